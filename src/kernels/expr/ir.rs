@@ -1,0 +1,221 @@
+//! The typed expression IR that kernels evaluate: small, closed, and independent of DataFusion's plans.
+//!
+//! Values are encoded on the host as `Option<i128>` ([`Scalar`]): integers and dates by value, booleans as 0/1,
+//! floats as their raw bits zero-extended, decimals by unscaled value.
+
+use std::sync::Arc;
+
+/// Logical type of an expression's value. Decimals carry precision and scale, since both shape arithmetic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ValueType {
+    /// One bit a row on the device, `bool` in shaders.
+    Boolean,
+    /// Signed 8-bit integer; computed in 32 bits and wrapped.
+    Int8,
+    /// Signed 16-bit integer; computed in 32 bits and wrapped.
+    Int16,
+    /// Signed 32-bit integer.
+    Int32,
+    /// Signed 64-bit integer.
+    Int64,
+    /// Unsigned 8-bit integer; computed in 32 bits and wrapped.
+    UInt8,
+    /// Unsigned 16-bit integer; computed in 32 bits and wrapped.
+    UInt16,
+    /// Unsigned 32-bit integer.
+    UInt32,
+    /// Unsigned 64-bit integer.
+    UInt64,
+    /// Binary32, handled as bits.
+    Float32,
+    /// Binary64, handled as bits.
+    Float64,
+    /// Days since the epoch.
+    Date32,
+    /// Decimal128 of a precision (1..=38) and a scale.
+    Decimal {
+        /// Total digits.
+        precision: u8,
+        /// Digits after the point.
+        scale: i8,
+    },
+}
+
+/// A host-side value in the canonical encoding; `None` is NULL.
+pub type Scalar = Option<i128>;
+
+/// Comparison operators, in DataFusion's meaning (floats: total order after folding -0 to +0).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum CompareOp {
+    /// `=`
+    Eq,
+    /// `<>`
+    NotEq,
+    /// `<`
+    Lt,
+    /// `<=`
+    LtEq,
+    /// `>`
+    Gt,
+    /// `>=`
+    GtEq,
+}
+
+/// Arithmetic operators. Integers wrap; decimals raise a fault when 128 bits overflow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ArithOp {
+    /// `+`
+    Add,
+    /// `-`
+    Sub,
+    /// `*`
+    Mul,
+}
+
+/// An expression over the columns of one source batch. Structural equality drives common-subexpression elimination.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Expr {
+    /// Column of the source batch.
+    Column {
+        /// Index in the source schema.
+        index: usize,
+        /// Type.
+        ty: ValueType,
+    },
+    /// Value that is known when the kernel is launched: a literal, a query parameter, a scalar subquery. May be NULL.
+    Param {
+        /// Index in the program's parameter list.
+        slot: usize,
+        /// Type.
+        ty: ValueType,
+    },
+    /// Comparison of two expressions of the same type (decimals: same scale). NULL if either side is NULL.
+    Compare {
+        /// Operator.
+        op: CompareOp,
+        /// Left side.
+        left: Arc<Expr>,
+        /// Right side.
+        right: Arc<Expr>,
+    },
+    /// `IS [NOT] DISTINCT FROM`, never NULL.
+    Distinct {
+        /// True for `IS NOT DISTINCT FROM`.
+        negated: bool,
+        /// Left side.
+        left: Arc<Expr>,
+        /// Right side.
+        right: Arc<Expr>,
+    },
+    /// Kleene AND.
+    And(Arc<Expr>, Arc<Expr>),
+    /// Kleene OR.
+    Or(Arc<Expr>, Arc<Expr>),
+    /// NOT; NULL stays NULL.
+    Not(Arc<Expr>),
+    /// IS NULL, never NULL.
+    IsNull(Arc<Expr>),
+    /// IS NOT NULL, never NULL.
+    IsNotNull(Arc<Expr>),
+    /// `expr [NOT] IN (list)`; NULL when there is no match and either side holds a NULL.
+    InList {
+        /// Tested expression.
+        expr: Arc<Expr>,
+        /// Candidates, all of the tested expression's type.
+        list: Vec<Arc<Expr>>,
+        /// NOT IN.
+        negated: bool,
+    },
+    /// Arithmetic. Integers: both sides and `ty` are the same type. Decimals: DataFusion's result type `ty`; operands of
+    /// Add/Sub are first brought to `ty`'s scale, as arrow's kernels do.
+    Arith {
+        /// Operator.
+        op: ArithOp,
+        /// Left side.
+        left: Arc<Expr>,
+        /// Right side.
+        right: Arc<Expr>,
+        /// Result type.
+        ty: ValueType,
+    },
+    /// Unary minus: integers wrap, decimals fault on i128::MIN.
+    Negate(Arc<Expr>),
+    /// Exact widening cast: integer to a type that holds all its values, integer to decimal, decimal to a decimal of
+    /// equal or greater scale. Decimal targets fault when the result exceeds the target's precision, as arrow's cast raises.
+    Cast {
+        /// Operand.
+        expr: Arc<Expr>,
+        /// Target type.
+        to: ValueType,
+    },
+}
+
+impl Expr {
+    /// Type of the expression's value.
+    pub fn value_type(&self) -> ValueType {
+        match self {
+            Expr::Column { ty, .. } | Expr::Param { ty, .. } | Expr::Arith { ty, .. } => *ty,
+            Expr::Cast { to, .. } => *to,
+            Expr::Negate(e) => e.value_type(),
+            Expr::Compare { .. }
+            | Expr::Distinct { .. }
+            | Expr::And(..)
+            | Expr::Or(..)
+            | Expr::Not(_)
+            | Expr::IsNull(_)
+            | Expr::IsNotNull(_)
+            | Expr::InList { .. } => ValueType::Boolean,
+        }
+    }
+
+    /// Direct operands, left to right.
+    pub fn children(&self) -> Vec<&Arc<Expr>> {
+        match self {
+            Expr::Column { .. } | Expr::Param { .. } => vec![],
+            Expr::Compare { left, right, .. }
+            | Expr::Distinct { left, right, .. }
+            | Expr::Arith { left, right, .. }
+            | Expr::And(left, right)
+            | Expr::Or(left, right) => vec![left, right],
+            Expr::Not(e) | Expr::IsNull(e) | Expr::IsNotNull(e) | Expr::Negate(e) | Expr::Cast { expr: e, .. } => {
+                vec![e]
+            }
+            Expr::InList { expr, list, .. } => std::iter::once(expr).chain(list).collect(),
+        }
+    }
+
+    /// Rebuilds the tree bottom-up; `leaf` gives the replacement of each column and parameter.
+    pub fn map_leaves(self: &Arc<Expr>, leaf: &dyn Fn(&Arc<Expr>) -> Arc<Expr>) -> Arc<Expr> {
+        let go = |e: &Arc<Expr>| e.map_leaves(leaf);
+        Arc::new(match self.as_ref() {
+            Expr::Column { .. } | Expr::Param { .. } => return leaf(self),
+            Expr::Compare { op, left, right } => Expr::Compare { op: *op, left: go(left), right: go(right) },
+            Expr::Distinct { negated, left, right } => {
+                Expr::Distinct { negated: *negated, left: go(left), right: go(right) }
+            }
+            Expr::Arith { op, left, right, ty } => {
+                Expr::Arith { op: *op, left: go(left), right: go(right), ty: *ty }
+            }
+            Expr::And(l, r) => Expr::And(go(l), go(r)),
+            Expr::Or(l, r) => Expr::Or(go(l), go(r)),
+            Expr::Not(e) => Expr::Not(go(e)),
+            Expr::IsNull(e) => Expr::IsNull(go(e)),
+            Expr::IsNotNull(e) => Expr::IsNotNull(go(e)),
+            Expr::Negate(e) => Expr::Negate(go(e)),
+            Expr::Cast { expr, to } => Expr::Cast { expr: go(expr), to: *to },
+            Expr::InList { expr, list, negated } => {
+                Expr::InList { expr: go(expr), list: list.iter().map(go).collect(), negated: *negated }
+            }
+        })
+    }
+
+    /// Adds the source columns that the expression reads to `out`.
+    pub fn collect_columns(&self, out: &mut std::collections::BTreeSet<usize>) {
+        if let Expr::Column { index, .. } = self {
+            out.insert(*index);
+        }
+        for child in self.children() {
+            child.collect_columns(out);
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! GPU operators for [Apache DataFusion](datafusion): the same SQL, the same answers, on any GPU that wgpu can drive.
+
+pub mod error;
+pub mod kernels;
+pub mod memory;

@@ -1,0 +1,5 @@
+//! Size-class pool of device buffers.
+
+/// A pooled device buffer.
+#[derive(Debug)]
+pub struct DeviceBuffer {}
