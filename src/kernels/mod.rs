@@ -1,3 +1,11 @@
 //! Typed launch functions over device columns; one file a kernel. Knows Arrow and wgpu, never DataFusion's plans.
 
 pub mod expr;
+pub mod program;
+pub mod reduce;
+pub mod reference;
+pub mod select;
+
+pub use program::{ColumnShape, Program, Segment};
+pub use reduce::{AggregateKind, AggregateSpec, AggregateState, ReduceResult};
+pub use select::SelectResult;

@@ -177,7 +177,11 @@ impl Expr {
             | Expr::Arith { left, right, .. }
             | Expr::And(left, right)
             | Expr::Or(left, right) => vec![left, right],
-            Expr::Not(e) | Expr::IsNull(e) | Expr::IsNotNull(e) | Expr::Negate(e) | Expr::Cast { expr: e, .. } => {
+            Expr::Not(e)
+            | Expr::IsNull(e)
+            | Expr::IsNotNull(e)
+            | Expr::Negate(e)
+            | Expr::Cast { expr: e, .. } => {
                 vec![e]
             }
             Expr::InList { expr, list, .. } => std::iter::once(expr).chain(list).collect(),

@@ -1,0 +1,10 @@
+//! CPU twins of the kernels: row by row, in 128-bit integers. Tests compare the kernels with them, and
+//! [`update_from_array`] serves run-time fallback.
+
+pub mod expr;
+pub mod reduce;
+pub mod select;
+
+pub use expr::{Fault, eval};
+pub use reduce::{reduce, update_from_array};
+pub use select::select;
