@@ -4,6 +4,7 @@
 //! points (allocate, submit, map, compile), `upload` and `download` move columns. Everything here knows Arrow and
 //! wgpu, never DataFusion's plans.
 
+pub mod batch;
 pub mod budget;
 pub mod caps;
 pub mod column;

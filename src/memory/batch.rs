@@ -1,0 +1,213 @@
+//! Lazy batches: host rows, the columns of them that are on the device, and what is to be computed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
+use parking_lot::Mutex;
+
+use crate::error::{GpuError, GpuResult};
+use crate::kernels::expr::{Expr, Scalar, ValueType};
+
+use super::column::DeviceColumn;
+use super::launch::LaunchScope;
+use super::upload::{upload, value_type};
+
+/// The rows that a lazy batch is computed from: consecutive host batches with their boundaries, and the columns of them
+/// that have been uploaded.
+///
+/// The host batches stay until the last consumer is done, because a fault on the device is decided by replaying exactly
+/// them on the CPU.
+#[derive(Debug)]
+pub struct SourceBatch {
+    schema: SchemaRef,
+    host: Vec<RecordBatch>,
+    rows: usize,
+    device: Mutex<BTreeMap<usize, DeviceColumn>>,
+}
+
+impl SourceBatch {
+    /// A source over `host`, nothing uploaded yet.
+    pub fn new(schema: SchemaRef, host: Vec<RecordBatch>) -> Self {
+        let rows = host.iter().map(RecordBatch::num_rows).sum();
+        Self { schema, host, rows, device: Mutex::new(BTreeMap::new()) }
+    }
+
+    /// The host batches, in order.
+    pub fn host(&self) -> &[RecordBatch] {
+        &self.host
+    }
+
+    /// Rows of all host batches together.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Schema of the host batches.
+    pub fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    /// Uploads those of `columns` that are not on the device yet and returns all of them by source index (`None` for
+    /// columns not asked for).
+    ///
+    /// # Errors
+    /// Those of [`upload`]; columns uploaded before stay.
+    pub async fn device_columns(
+        &self,
+        scope: &LaunchScope,
+        columns: &BTreeSet<usize>,
+    ) -> GpuResult<Vec<Option<DeviceColumn>>> {
+        let missing: Vec<usize> = {
+            let device = self.device.lock();
+            columns.iter().copied().filter(|index| !device.contains_key(index)).collect()
+        };
+        if !missing.is_empty() {
+            let uploaded = upload(scope, &self.host, &missing).await?;
+            self.device.lock().extend(missing.into_iter().zip(uploaded));
+        }
+        let device = self.device.lock();
+        let mut result = vec![None; self.schema.fields().len()];
+        for index in columns {
+            let slot = result
+                .get_mut(*index)
+                .ok_or_else(|| GpuError::Internal(format!("source column {index} does not exist")))?;
+            *slot = device.get(index).cloned();
+        }
+        Ok(result)
+    }
+
+    /// The rows in two halves, for less device memory at a time; `None` for a single row. A host batch in the middle is
+    /// sliced.
+    pub fn split(&self) -> Option<(SourceBatch, SourceBatch)> {
+        if self.rows < 2 {
+            return None;
+        }
+        let half = self.rows / 2;
+        let (mut first, mut second, mut seen) = (vec![], vec![], 0);
+        for batch in &self.host {
+            let rows = batch.num_rows();
+            let cut = half.saturating_sub(seen).min(rows);
+            if cut > 0 {
+                first.push(batch.slice(0, cut));
+            }
+            if cut < rows {
+                second.push(batch.slice(cut, rows - cut));
+            }
+            seen += rows;
+        }
+        Some((Self::new(Arc::clone(&self.schema), first), Self::new(Arc::clone(&self.schema), second)))
+    }
+
+    /// Drops the device copies, e.g. after the device that held them was lost.
+    pub fn release_device(&self) {
+        self.device.lock().clear();
+    }
+}
+
+/// A column of a lazy batch.
+#[derive(Debug, Clone)]
+pub enum LazyColumn {
+    /// Column of the source batch, of any Arrow type. It is uploaded when a kernel needs it, and otherwise rides along on
+    /// the host.
+    Source(usize),
+    /// An expression over source columns, computed when a consumer needs it.
+    Computed(Arc<Expr>),
+}
+
+/// A batch whose selection and columns are descriptions over a [`SourceBatch`]. Filters and projections only rewrite
+/// them; the consumer (aggregate, download) compiles selection, expressions and its own work into one kernel.
+#[derive(Debug, Clone)]
+pub struct GpuBatch {
+    source: Arc<SourceBatch>,
+    columns: Vec<LazyColumn>,
+    selection: Option<Arc<Expr>>,
+    params: Vec<(ValueType, Scalar)>,
+}
+
+impl GpuBatch {
+    /// All columns and rows of `source`.
+    pub fn new(source: Arc<SourceBatch>) -> Self {
+        let columns = (0..source.schema().fields().len()).map(LazyColumn::Source).collect();
+        Self { source, columns, selection: None, params: vec![] }
+    }
+
+    /// The rows behind the batch.
+    pub fn source(&self) -> &Arc<SourceBatch> {
+        &self.source
+    }
+
+    /// The same selection and columns over the two halves of the source's rows; `None` for a single row.
+    pub fn split(&self) -> Option<(GpuBatch, GpuBatch)> {
+        let (first, second) = self.source.split()?;
+        let over = |source| Self { source: Arc::new(source), ..self.clone() };
+        Some((over(first), over(second)))
+    }
+
+    /// The columns, in order.
+    pub fn columns(&self) -> &[LazyColumn] {
+        &self.columns
+    }
+
+    /// Column `index`.
+    pub fn column(&self, index: usize) -> Option<&LazyColumn> {
+        self.columns.get(index)
+    }
+
+    /// Rows are kept where this is true; `None` keeps all.
+    pub fn selection(&self) -> Option<&Arc<Expr>> {
+        self.selection.as_ref()
+    }
+
+    /// Parameter values of the selection and the computed columns, by slot.
+    pub fn params(&self) -> &[(ValueType, Scalar)] {
+        &self.params
+    }
+
+    /// Column `index` as a device expression; `None` where its type cannot live on the device.
+    pub fn column_expr(&self, index: usize) -> Option<Arc<Expr>> {
+        match self.columns.get(index)? {
+            LazyColumn::Computed(expr) => Some(Arc::clone(expr)),
+            LazyColumn::Source(source) => {
+                let ty = value_type(self.source.schema().fields().get(*source)?.data_type())?;
+                Some(Arc::new(Expr::Column { index: *source, ty }))
+            }
+        }
+    }
+
+    /// Appends parameter values and returns the slot of the first.
+    pub fn add_params(&mut self, params: &[(ValueType, Scalar)]) -> usize {
+        let base = self.params.len();
+        self.params.extend_from_slice(params);
+        base
+    }
+
+    /// Keeps only rows for which `predicate` (over source columns) is true as well.
+    pub fn select(&mut self, predicate: Arc<Expr>) {
+        self.selection = Some(match self.selection.take() {
+            Some(before) => Arc::new(Expr::And(before, predicate)),
+            None => predicate,
+        });
+    }
+
+    /// Keeps the columns of `indices`, in that order.
+    ///
+    /// # Errors
+    /// [`GpuError::Internal`] for an index that does not exist.
+    pub fn project(&mut self, indices: &[usize]) -> GpuResult<()> {
+        self.columns = indices
+            .iter()
+            .map(|index| self.columns.get(*index).cloned())
+            .collect::<Option<Vec<_>>>()
+            .ok_or_else(|| {
+                GpuError::Internal(format!("projection {indices:?} of {} columns", self.columns.len()))
+            })?;
+        Ok(())
+    }
+
+    /// Replaces the columns.
+    pub fn set_columns(&mut self, columns: Vec<LazyColumn>) {
+        self.columns = columns;
+    }
+}

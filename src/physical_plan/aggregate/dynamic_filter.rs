@@ -1,0 +1,99 @@
+//! Keeping the dynamic filter of an ungrouped MIN/MAX fed, so that scans go on pruning.
+
+use std::sync::Arc;
+
+use datafusion::common::{Result, ScalarValue};
+use datafusion::execution::TaskContext;
+use datafusion::logical_expr::Operator;
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
+use datafusion::physical_expr::expressions::{BinaryExpr, Column, DynamicFilterPhysicalExpr, lit};
+use parking_lot::Mutex;
+
+use crate::kernels::expr::Scalar;
+use crate::kernels::reduce::{AggregateKind, AggregateSpec, AggregateState};
+
+use super::super::scalar::from_scalar;
+use super::value_type;
+
+/// The bounds that MIN and MAX over plain columns put on rows still worth reading.
+///
+/// A row can change `min(a)` only if `a` is below the minimum so far; rows that can change no aggregate are not needed.
+pub(super) struct DynamicBounds {
+    filter: Arc<dyn PhysicalExpr>,
+    bounds: Vec<Bound>,
+    last: Mutex<Vec<Scalar>>,
+}
+
+struct Bound {
+    aggregate: usize,
+    column: Arc<dyn PhysicalExpr>,
+    op: Operator,
+    spec: AggregateSpec,
+}
+
+impl DynamicBounds {
+    /// The bounds for `filter`, or `None` when there is nothing to feed: no filter, switched off, or an aggregate that
+    /// needs every row.
+    pub(super) fn new(
+        filter: Option<&Arc<dyn PhysicalExpr>>,
+        aggregates: &[AggregateSpec],
+        functions: &[Arc<AggregateFunctionExpr>],
+        task: &TaskContext,
+    ) -> Option<Self> {
+        let filter = filter?;
+        if !task.session_config().options().optimizer.enable_aggregate_dynamic_filter_pushdown {
+            return None;
+        }
+        let bounds = aggregates
+            .iter()
+            .zip(functions)
+            .enumerate()
+            .map(|(aggregate, (spec, function))| {
+                let op = match spec.kind {
+                    AggregateKind::Min => Operator::Lt,
+                    AggregateKind::Max => Operator::Gt,
+                    _ => return None,
+                };
+                let column = function.expressions().into_iter().next()?;
+                column.is::<Column>().then(|| Bound { aggregate, column, op, spec: spec.clone() })
+            })
+            .collect::<Option<Vec<_>>>()?;
+        let last = Mutex::new(vec![None; bounds.len()]);
+        Some(Self { filter: Arc::clone(filter), bounds, last })
+    }
+
+    /// Updates the filter when a bound got tighter.
+    ///
+    /// # Errors
+    /// Those of the filter's update.
+    pub(super) fn publish(&self, states: &[AggregateState]) -> Result<()> {
+        let Some(filter) = self.filter.downcast_ref::<DynamicFilterPhysicalExpr>() else {
+            return Ok(());
+        };
+        let mut last = self.last.lock();
+        let now: Vec<Scalar> = self
+            .bounds
+            .iter()
+            .map(|bound| states.get(bound.aggregate).filter(|state| state.count > 0).map(|state| state.value))
+            .collect();
+        // Until every aggregate has a value, any row may still matter to the one that has none.
+        if *last == now || now.iter().any(Option::is_none) {
+            return Ok(());
+        }
+        let predicate = self
+            .bounds
+            .iter()
+            .zip(&now)
+            .map(|(bound, value)| -> Arc<dyn PhysicalExpr> {
+                let value: ScalarValue = from_scalar(*value, value_type(&bound.spec));
+                Arc::new(BinaryExpr::new(Arc::clone(&bound.column), bound.op, lit(value)))
+            })
+            .reduce(|all, next| Arc::new(BinaryExpr::new(all, Operator::Or, next)));
+        *last = now;
+        if let Some(predicate) = predicate {
+            filter.update(predicate)?;
+        }
+        Ok(())
+    }
+}

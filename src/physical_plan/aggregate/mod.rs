@@ -1,0 +1,317 @@
+//! GpuAggregateExec: aggregates without GROUP BY.
+//!
+//! Every batch is reduced by one kernel (selection, expressions and all aggregates fused) to one small state; states are
+//! merged on the host, and DataFusion's own accumulators turn the merged state into the final value. So a batch can fall
+//! back alone: the CPU reduces it to a state of the same kind.
+
+mod cpu;
+mod dynamic_filter;
+mod finish;
+#[cfg(test)]
+mod tests;
+
+use std::any::Any;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+
+use arrow::datatypes::SchemaRef;
+use datafusion::common::{Result, internal_datafusion_err};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::aggregates::{AggregateExec, AggregateOutputMode};
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use futures::future::BoxFuture;
+use futures::{FutureExt, TryFutureExt};
+use parking_lot::Mutex;
+
+use super::stub::reduce;
+use crate::error::{GpuError, GpuResult};
+use crate::kernels::expr::{Expr, ValueType};
+use crate::kernels::program::{Program, Segment};
+use crate::kernels::reduce::{AggregateSpec, AggregateState, ReduceResult};
+use crate::memory::batch::GpuBatch;
+
+use super::exec::GpuExec;
+use super::island::{IslandEnd, IslandRun, Stop};
+use super::materialize::MIN_SPLIT_ROWS;
+use super::op::{BreakerOp, DeviceOp, OpKind};
+use super::params::{ParamTable, ParamValues, rebase};
+use super::replay::RowLocalChain;
+use super::run::{FallbackReason, RunContext, is_memory_pressure};
+
+use self::cpu::CpuAggregate;
+use self::dynamic_filter::DynamicBounds;
+
+/// An aggregation without groups.
+#[derive(Debug)]
+pub struct AggregateOp {
+    /// What the kernel computes, in the order of the functions.
+    aggregates: Vec<AggregateSpec>,
+    params: ParamTable,
+    /// DataFusion's functions: they finish the states.
+    functions: Vec<Arc<AggregateFunctionExpr>>,
+    /// The same aggregates for batches that fall back.
+    cpu: Vec<CpuAggregate>,
+    output: AggregateOutputMode,
+    /// One output partition over all input partitions, because the exchange between partial and final was dropped.
+    collapsed: bool,
+    schema: SchemaRef,
+    dynamic_filter: Option<Arc<dyn PhysicalExpr>>,
+}
+
+impl AggregateOp {
+    /// The operator for `raw`, an aggregate node over raw input, and, where the pair is collapsed, `last`, the final node
+    /// above it. `aggregates` are the lowered functions of `raw`, in order.
+    ///
+    /// # Errors
+    /// An internal error when `aggregates` do not fit the node.
+    pub fn try_new(
+        raw: &AggregateExec,
+        last: Option<&AggregateExec>,
+        aggregates: Vec<AggregateSpec>,
+        params: ParamTable,
+    ) -> Result<Self> {
+        if aggregates.len() != raw.aggr_expr().len() {
+            return Err(internal_datafusion_err!(
+                "GpuAggregateExec: {} lowered aggregates for {} functions",
+                aggregates.len(),
+                raw.aggr_expr().len()
+            ));
+        }
+        let cpu = aggregates
+            .iter()
+            .zip(raw.aggr_expr())
+            .zip(raw.filter_expr())
+            .map(|((spec, function), filter)| CpuAggregate::try_new(spec, function, filter.clone()))
+            .collect::<Result<Vec<_>>>()?;
+        let top = last.unwrap_or(raw);
+        Ok(Self {
+            aggregates,
+            params,
+            functions: top.aggr_expr().to_vec(),
+            cpu,
+            output: top.mode().output_mode(),
+            collapsed: last.is_some(),
+            schema: top.schema(),
+            dynamic_filter: raw.dynamic_expressions_produced().into_iter().next(),
+        })
+    }
+
+    /// The aggregates over a batch's source columns, with parameter slots after the batch's own.
+    fn rebased(&self, batch: &GpuBatch, base: usize) -> Result<Vec<AggregateSpec>> {
+        let over = |expr: &Arc<Expr>| rebase(expr, &|index| batch.column_expr(index), base);
+        let missing = || {
+            internal_datafusion_err!(
+                "GpuAggregateExec: an aggregate reads a column that is not on the device"
+            )
+        };
+        self.aggregates
+            .iter()
+            .map(|spec| {
+                Ok(AggregateSpec {
+                    kind: spec.kind,
+                    arg: spec.arg.as_ref().map(|arg| over(arg).ok_or_else(missing)).transpose()?,
+                    filter: spec
+                        .filter
+                        .as_ref()
+                        .map(|filter| over(filter).ok_or_else(missing))
+                        .transpose()?,
+                })
+            })
+            .collect()
+    }
+}
+
+impl DeviceOp for AggregateOp {
+    fn name(&self) -> &'static str {
+        "GpuAggregateExec"
+    }
+
+    fn fmt_details(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mode = match (self.output, self.collapsed) {
+            (AggregateOutputMode::Partial, _) => "Partial",
+            (AggregateOutputMode::Final, true) => "Collapsed",
+            (AggregateOutputMode::Final, false) => "Single",
+        };
+        let names: Vec<&str> = self.functions.iter().map(|function| function.name()).collect();
+        write!(f, "mode={mode}, aggr=[{}]", names.join(", "))
+    }
+
+    fn params(&self) -> &ParamTable {
+        &self.params
+    }
+
+    fn kind(&self) -> OpKind<'_> {
+        OpKind::Breaker(self)
+    }
+
+    fn dynamic_expressions(&self) -> Vec<Arc<dyn PhysicalExpr>> {
+        self.dynamic_filter.iter().cloned().collect()
+    }
+}
+
+impl BreakerOp for AggregateOp {
+    fn run(
+        &self,
+        node: Arc<GpuExec>,
+        partition: usize,
+        context: Arc<TaskContext>,
+    ) -> Result<SendableRecordBatchStream> {
+        let run = RunContext::open(&node, partition, &context)?;
+        let [child] = node.children()[..] else {
+            return Err(internal_datafusion_err!("GpuAggregateExec must have one child"));
+        };
+        let inputs = if self.collapsed {
+            0..child.properties().partitioning.partition_count()
+        } else {
+            partition..partition + 1
+        };
+        let schema = Arc::clone(&self.schema);
+        let stream = collect(node, partition, inputs, run).try_flatten_stream();
+        Ok(Box::pin(RecordBatchStreamAdapter::new(schema, stream)))
+    }
+}
+
+/// Reads the whole input and gives the one row.
+async fn collect(
+    node: Arc<GpuExec>,
+    partition: usize,
+    inputs: std::ops::Range<usize>,
+    run: Arc<RunContext>,
+) -> Result<SendableRecordBatchStream> {
+    let op = AggregateOp::of(&node)?;
+    let job = Arc::new(Job {
+        params: op.params.resolve()?,
+        bounds: DynamicBounds::new(op.dynamic_filter.as_ref(), &op.aggregates, &op.functions, run.task()),
+        states: Mutex::new(op.aggregates.iter().map(|spec| spec.kind.init()).collect()),
+        node: Arc::clone(&node),
+        run: Arc::clone(&run),
+    });
+    let island = IslandRun::new(&node, Arc::clone(&run), inputs);
+    let work = {
+        let job = Arc::clone(&job);
+        move |batch, chain| {
+            let job = Arc::clone(&job);
+            async move { job.add(batch, chain).await }
+        }
+    };
+    match island.drive(&node, partition, work).await? {
+        IslandEnd::Cpu(stream) => Ok(stream),
+        IslandEnd::Complete => {
+            let states = job.states.lock().clone();
+            let row = finish::finish(&op.aggregates, &op.functions, op.output, &states, &op.schema)?;
+            run.metrics.baseline.record_output(row.num_rows());
+            let rows = futures::stream::iter([Ok(row)]);
+            Ok(Box::pin(RecordBatchStreamAdapter::new(Arc::clone(&op.schema), rows)))
+        }
+    }
+}
+
+impl AggregateOp {
+    fn of(node: &GpuExec) -> Result<&AggregateOp> {
+        let op: &dyn Any = node.op().as_ref();
+        op.downcast_ref().ok_or_else(|| internal_datafusion_err!("{} is no aggregate", node.name()))
+    }
+}
+
+/// Type of the aggregate's argument; that of a count where there is none.
+fn value_type(spec: &AggregateSpec) -> ValueType {
+    spec.arg.as_ref().map_or(ValueType::Int64, |arg| arg.value_type())
+}
+
+/// One run of the operator, shared by the tasks of its input partitions.
+struct Job {
+    node: Arc<GpuExec>,
+    run: Arc<RunContext>,
+    params: ParamValues,
+    bounds: Option<DynamicBounds>,
+    states: Mutex<Vec<AggregateState>>,
+}
+
+impl Job {
+    /// Aggregates one batch into the running states.
+    async fn add(self: Arc<Self>, batch: GpuBatch, chain: Arc<RowLocalChain>) -> Result<(), Stop> {
+        let states = self.reduce_batch(batch, &chain).await?;
+        let op = AggregateOp::of(&self.node)?;
+        let merged = {
+            let mut running = self.states.lock();
+            for ((spec, into), from) in op.aggregates.iter().zip(running.iter_mut()).zip(&states) {
+                spec.kind.merge(value_type(spec), into, from);
+            }
+            self.bounds.is_some().then(|| running.clone())
+        };
+        if let (Some(bounds), Some(merged)) = (&self.bounds, merged) {
+            bounds.publish(&merged)?;
+        }
+        Ok(())
+    }
+
+    /// The states of one batch: from the device, in parts where memory is short, or from the CPU.
+    fn reduce_batch<'a>(
+        &'a self,
+        batch: GpuBatch,
+        chain: &'a RowLocalChain,
+    ) -> BoxFuture<'a, Result<Vec<AggregateState>, Stop>> {
+        async move {
+            let reason = match self.reduce_on_device(&batch).await? {
+                Ok(result) if !result.fault => {
+                    self.run.metrics.gpu_batch();
+                    return Ok(result.states);
+                }
+                Ok(_) => FallbackReason::ArithmeticFault,
+                Err(error) if is_memory_pressure(&error) => match batch.split() {
+                    Some((first, second)) if first.source().rows() >= MIN_SPLIT_ROWS => {
+                        drop(batch);
+                        let mut states = self.reduce_batch(first, chain).await?;
+                        let more = self.reduce_batch(second, chain).await?;
+                        for ((spec, into), from) in
+                            AggregateOp::of(&self.node)?.aggregates.iter().zip(&mut states).zip(&more)
+                        {
+                            spec.kind.merge(value_type(spec), into, from);
+                        }
+                        return Ok(states);
+                    }
+                    _ => error.into(),
+                },
+                Err(error) => error.into(),
+            };
+            if self.run.island_scope() {
+                return Err(Stop::FallBack(reason));
+            }
+            self.run.fall_back(&reason)?;
+            self.run.metrics.cpu_batch();
+            let rows = chain.replay(batch.source().host(), self.run.task()).await?;
+            Ok(cpu::reduce(&AggregateOp::of(&self.node)?.cpu, &rows)?)
+        }
+        .boxed()
+    }
+
+    async fn reduce_on_device(&self, batch: &GpuBatch) -> Result<GpuResult<ReduceResult>> {
+        let mut program = Program { selection: batch.selection().cloned(), params: batch.params().to_vec() };
+        let base = program.params.len();
+        program.params.extend_from_slice(&self.params);
+        let aggregates = AggregateOp::of(&self.node)?.rebased(batch, base)?;
+        Ok(self.launch(batch, &program, &aggregates).await)
+    }
+
+    async fn launch(
+        &self,
+        batch: &GpuBatch,
+        program: &Program,
+        aggregates: &[AggregateSpec],
+    ) -> GpuResult<ReduceResult> {
+        let mut needed = BTreeSet::new();
+        let inputs = aggregates.iter().flat_map(|spec| spec.arg.iter().chain(&spec.filter));
+        for expr in inputs.chain(&program.selection) {
+            expr.collect_columns(&mut needed);
+        }
+        let scope = self.run.launch()?;
+        let columns = batch.source().device_columns(&scope, &needed).await?;
+        let segment = Segment { columns, rows: batch.source().rows() };
+        let mut results = reduce(&scope, program, aggregates, &[segment]).await?;
+        results.pop().ok_or_else(|| GpuError::Internal("reduce gave no result for its segment".to_owned()))
+    }
+}

@@ -1,0 +1,176 @@
+//! Where host batches become lazy device batches.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
+use datafusion::common::{DataFusionError, Result};
+use datafusion::execution::SendableRecordBatchStream;
+use datafusion::physical_plan::ExecutionPlan;
+use futures::StreamExt;
+
+use crate::memory::batch::{GpuBatch, SourceBatch};
+use crate::memory::upload::device_bytes;
+
+use super::exec::GpuExec;
+use super::op::{DeviceOp, OpKind};
+use super::params::ParamValues;
+use super::replay::{ReplaySlot, RowLocalChain};
+use super::run::RunContext;
+
+/// Gathers the small batches of a host stream into big ones.
+struct Border {
+    input: Option<SendableRecordBatchStream>,
+    schema: SchemaRef,
+    pending: VecDeque<RecordBatch>,
+    rows: usize,
+    target_rows: usize,
+    /// The input's error, given out after the rows that came before it: a LIMIT above may never reach it.
+    failed: Option<DataFusionError>,
+}
+
+impl Border {
+    fn new(input: SendableRecordBatchStream, run: &RunContext) -> Self {
+        let schema = input.schema();
+        let target_rows = target_rows(&schema, run.batch_rows(), run.batch_bytes());
+        Self { input: Some(input), schema, pending: VecDeque::new(), rows: 0, target_rows, failed: None }
+    }
+
+    /// The next source batch; `None` at the end of the input. Cancel safe: what was read stays in `pending`.
+    async fn next(&mut self) -> Option<Result<SourceBatch>> {
+        while self.rows < self.target_rows
+            && let Some(input) = self.input.as_mut()
+        {
+            match input.next().await {
+                Some(Ok(batch)) => {
+                    self.rows += batch.num_rows();
+                    if batch.num_rows() > 0 {
+                        self.pending.push_back(batch);
+                    }
+                }
+                Some(Err(error)) => {
+                    self.input = None;
+                    self.failed = Some(error);
+                }
+                None => self.input = None,
+            }
+        }
+        if self.rows == 0 {
+            return self.failed.take().map(Err);
+        }
+        Some(Ok(SourceBatch::new(Arc::clone(&self.schema), self.take())))
+    }
+
+    /// At most `target_rows` of the pending rows; a batch that is too long is sliced.
+    fn take(&mut self) -> Vec<RecordBatch> {
+        let mut taken = vec![];
+        let mut room = self.target_rows;
+        while room > 0
+            && let Some(batch) = self.pending.pop_front()
+        {
+            let rows = batch.num_rows();
+            if rows <= room {
+                room -= rows;
+                self.rows -= rows;
+                taken.push(batch);
+            } else if taken.is_empty() {
+                self.rows -= room;
+                taken.push(batch.slice(0, room));
+                self.pending.push_front(batch.slice(room, rows - room));
+                break;
+            } else {
+                self.pending.push_front(batch);
+                break;
+            }
+        }
+        taken
+    }
+}
+
+/// Rows of a device batch: the configured number, fewer when the columns that can live on the device are wide.
+fn target_rows(schema: &SchemaRef, batch_rows: usize, batch_bytes: usize) -> usize {
+    const SAMPLE: usize = 1024;
+    let bytes: u64 = schema
+        .fields()
+        .iter()
+        .map(|field| device_bytes(field.data_type(), SAMPLE, field.is_nullable()))
+        .sum();
+    let by_bytes = (batch_bytes as u64).saturating_mul(SAMPLE as u64).checked_div(bytes).unwrap_or(u64::MAX);
+    batch_rows.min(usize::try_from(by_bytes).unwrap_or(usize::MAX)).max(1)
+}
+
+/// The lazy batches of one partition of a GPU subtree: a host border, and the row-local operators over it.
+pub(crate) struct DeviceStream {
+    border: Border,
+    steps: Vec<(Arc<dyn DeviceOp>, ParamValues)>,
+    chain: Arc<RowLocalChain>,
+}
+
+impl DeviceStream {
+    /// Opens partition `partition` of `plan`: its row-local GPU nodes down to the first node that gives host batches, which
+    /// is executed.
+    ///
+    /// # Errors
+    /// Those of executing the host plan and of evaluating parameters.
+    pub(crate) fn open(plan: &Arc<dyn ExecutionPlan>, partition: usize, run: &RunContext) -> Result<Self> {
+        if let Some(exec) = GpuExec::find(plan)
+            && exec.has_device_output()
+        {
+            return Self::through(exec, partition, run);
+        }
+        let input = plan.execute(partition, Arc::clone(run.task()))?;
+        Ok(Self {
+            border: Border::new(input, run),
+            steps: vec![],
+            chain: Arc::new(RowLocalChain::new(Arc::clone(plan), partition)),
+        })
+    }
+
+    /// Opens the input of `exec`, a row-local node, and applies it.
+    pub(crate) fn through(exec: &GpuExec, partition: usize, run: &RunContext) -> Result<Self> {
+        let children = exec.children();
+        let [child] = children.as_slice() else {
+            return datafusion::common::internal_err!("{} must have one child", exec.name());
+        };
+        let mut stream = Self::open(child, partition, run)?;
+        stream.steps.push((Arc::clone(exec.op()), exec.op().params().resolve()?));
+        let mut chain = stream.chain.as_ref().clone();
+        chain.push(exec.template().clone());
+        stream.chain = Arc::new(chain);
+        Ok(stream)
+    }
+
+    /// The CPU nodes that the lazy batches stand for.
+    pub(crate) fn chain(&self) -> &Arc<RowLocalChain> {
+        &self.chain
+    }
+
+    /// The next batch; `None` at the end. Cancel safe.
+    ///
+    /// # Errors
+    /// The input's own, and internal errors of the operators.
+    pub(crate) async fn next(&mut self) -> Option<Result<GpuBatch>> {
+        let source = match self.border.next().await? {
+            Ok(source) => source,
+            Err(error) => return Some(Err(error)),
+        };
+        Some(self.lazy(source))
+    }
+
+    /// What a replay needs to go on from here: host batches that were read but not given out, and the live input.
+    pub(crate) fn into_rest(self) -> ReplaySlot {
+        ReplaySlot { batches: self.border.pending.into(), tail: self.border.input }
+    }
+
+    /// The row-local operators applied to a source batch.
+    fn lazy(&self, source: SourceBatch) -> Result<GpuBatch> {
+        let mut batch = GpuBatch::new(Arc::new(source));
+        for (op, params) in &self.steps {
+            if let OpKind::RowLocal(op) = op.kind() {
+                batch = op.apply(batch, params)?;
+            }
+        }
+        Ok(batch)
+    }
+}

@@ -1,0 +1,212 @@
+//! Driving all inputs of a breaker, and its island-wide fallback behind a commit gate.
+//!
+//! A breaker gives no row before it has read its input, so until its first row goes out (the commit) its island can still
+//! be run on the CPU instead: from its sources where they are repeatable, else from the host batches that were read plus
+//! the live rest of each input. After the commit a loss is an error of the query.
+
+use std::future::Future;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use arrow::array::RecordBatch;
+use datafusion::common::runtime::JoinSet;
+use datafusion::common::{DataFusionError, Result, internal_err};
+use datafusion::execution::SendableRecordBatchStream;
+use datafusion::physical_plan::ExecutionPlan;
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use parking_lot::Mutex;
+
+use crate::memory::batch::GpuBatch;
+
+use super::border::DeviceStream;
+use super::exec::GpuExec;
+use super::replay::{ReplayExec, ReplaySlot, RowLocalChain, fresh, is_repeatable};
+use super::run::{FallbackReason, RunContext};
+
+/// Batches of one partition whose device work is under way at a time.
+const IN_FLIGHT: usize = 2;
+
+/// Why a batch's work stopped its island.
+pub(crate) enum Stop {
+    /// The island is to be run on the CPU.
+    FallBack(FallbackReason),
+    /// The query fails.
+    Error(DataFusionError),
+}
+
+impl From<DataFusionError> for Stop {
+    fn from(error: DataFusionError) -> Self {
+        Stop::Error(error)
+    }
+}
+
+/// How an island ended.
+pub(crate) enum IslandEnd {
+    /// Every batch was worked on; nothing has been given out yet.
+    Complete,
+    /// The island's rows come from this CPU plan's stream instead.
+    Cpu(SendableRecordBatchStream),
+}
+
+/// One run of a breaker's island: its input partitions, each driven by a task of its own.
+pub(crate) struct IslandRun {
+    run: Arc<RunContext>,
+    template_inputs: Range<usize>,
+    /// Host batches are kept for a replay, because the sources cannot be read again.
+    retain: bool,
+    stopped: Arc<AtomicBool>,
+}
+
+/// What a partition's task leaves behind.
+struct PartitionEnd {
+    partition: usize,
+    chain: Arc<RowLocalChain>,
+    rest: ReplaySlot,
+    stop: Option<Stop>,
+}
+
+impl IslandRun {
+    /// A run over the input partitions `inputs` of `node`'s child.
+    pub(crate) fn new(node: &GpuExec, run: Arc<RunContext>, inputs: Range<usize>) -> Self {
+        let children = node.children();
+        // Another output partition of the same plan instance may be live: a second copy of the sources beside it would
+        // read rows twice.
+        let alone = node.properties().partitioning.partition_count() == 1;
+        let repeatable = alone && children.iter().all(|child| is_repeatable(child));
+        let retain = run.island_scope() && !repeatable;
+        Self { run, template_inputs: inputs, retain, stopped: Arc::new(AtomicBool::new(false)) }
+    }
+
+    /// Gives every batch of every input partition to `work`. The tasks are aborted when the returned future is dropped.
+    ///
+    /// # Errors
+    /// The inputs' own errors and those of `work`, unless the island falls back.
+    pub(crate) async fn drive<W, F>(self, node: &GpuExec, output: usize, work: W) -> Result<IslandEnd>
+    where
+        W: Fn(GpuBatch, Arc<RowLocalChain>) -> F + Clone + Send + 'static,
+        F: Future<Output = Result<(), Stop>> + Send + 'static,
+    {
+        let children = node.children();
+        let [child] = children.as_slice() else {
+            return internal_err!("{} must have one child", node.name());
+        };
+        let mut tasks = JoinSet::new();
+        for partition in self.template_inputs.clone() {
+            let input = DeviceStream::open(child, partition, &self.run)?;
+            let (stopped, retain, work) = (Arc::clone(&self.stopped), self.retain, work.clone());
+            tasks.spawn(drive_partition(partition, input, retain, stopped, work));
+        }
+        let mut ends = Vec::with_capacity(tasks.len());
+        let mut reason = None;
+        while let Some(joined) = tasks.join_next().await {
+            let mut end = match joined {
+                Ok(end) => end,
+                Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+                Err(error) => return Err(DataFusionError::ExecutionJoin(Box::new(error))),
+            };
+            match end.stop.take() {
+                None => {}
+                Some(Stop::Error(error)) => return Err(error),
+                Some(Stop::FallBack(why)) => reason = reason.or(Some(why)),
+            }
+            ends.push(end);
+        }
+        match reason {
+            None => Ok(IslandEnd::Complete),
+            Some(reason) => self.run_on_cpu(node, output, ends, &reason).map(IslandEnd::Cpu),
+        }
+    }
+
+    /// The CPU plan in this island's place. All tasks have ended.
+    fn run_on_cpu(
+        &self,
+        node: &GpuExec,
+        output: usize,
+        ends: Vec<PartitionEnd>,
+        reason: &FallbackReason,
+    ) -> Result<SendableRecordBatchStream> {
+        self.run.fall_back(reason)?;
+        self.run.metrics.cpu_batch();
+        let plan = if self.retain { Self::replayed(node, ends)? } else { fresh_cpu_plan(node, ends)? };
+        plan.execute(output, Arc::clone(self.run.task()))
+    }
+
+    /// The CPU plan over retained batches and live rests.
+    fn replayed(node: &GpuExec, ends: Vec<PartitionEnd>) -> Result<Arc<dyn ExecutionPlan>> {
+        let Some(first) = ends.first() else {
+            return internal_err!("{}: an island without partitions cannot be replayed", node.name());
+        };
+        let chain = Arc::clone(&first.chain);
+        let partitions = chain.border().properties().partitioning.partition_count();
+        let mut slots: Vec<ReplaySlot> = (0..partitions).map(|_| ReplaySlot::default()).collect();
+        for end in ends {
+            if let Some(slot) = slots.get_mut(end.partition) {
+                *slot = end.rest;
+            }
+        }
+        let leaf: Arc<dyn ExecutionPlan> = Arc::new(ReplayExec::new(chain.border(), slots));
+        node.template().instantiate(&[chain.plan_over(leaf)?])
+    }
+}
+
+/// The CPU plan over sources that are read again.
+fn fresh_cpu_plan(node: &GpuExec, ends: Vec<PartitionEnd>) -> Result<Arc<dyn ExecutionPlan>> {
+    // The old streams must be gone before filters are opened.
+    drop(ends);
+    fresh(node.cpu_plan()?)
+}
+
+/// One input partition: keeps [`IN_FLIGHT`] batches under way until the input ends or the island stops.
+async fn drive_partition<W, F>(
+    partition: usize,
+    mut input: DeviceStream,
+    retain: bool,
+    stopped: Arc<AtomicBool>,
+    work: W,
+) -> PartitionEnd
+where
+    W: Fn(GpuBatch, Arc<RowLocalChain>) -> F + Send + 'static,
+    F: Future<Output = Result<(), Stop>> + Send + 'static,
+{
+    let chain = Arc::clone(input.chain());
+    let retained: Mutex<Vec<RecordBatch>> = Mutex::new(vec![]);
+    let mut in_flight = FuturesUnordered::new();
+    let mut stop = None;
+    let mut ended = false;
+    loop {
+        ended = ended || stop.is_some() || stopped.load(Ordering::Acquire);
+        tokio::select! {
+            biased;
+            Some(done) = in_flight.next(), if !in_flight.is_empty() => {
+                if let Err(why) = done {
+                    stopped.store(true, Ordering::Release);
+                    stop = stop.or(Some(why));
+                }
+            }
+            next = input.next(), if !ended && in_flight.len() < IN_FLIGHT => match next {
+                None => ended = true,
+                Some(Err(error)) => {
+                    stopped.store(true, Ordering::Release);
+                    stop = stop.or(Some(Stop::Error(error)));
+                }
+                Some(Ok(batch)) => {
+                    if retain {
+                        retained.lock().extend(batch.source().host().iter().cloned());
+                    }
+                    in_flight.push(work(batch, Arc::clone(&chain)));
+                }
+            },
+            else => break,
+        }
+    }
+    drop(in_flight);
+    let mut rest = input.into_rest();
+    if retain {
+        let mut batches = retained.into_inner();
+        batches.append(&mut rest.batches);
+        rest.batches = batches;
+    }
+    PartitionEnd { partition, chain, rest, stop }
+}

@@ -1,0 +1,230 @@
+//! Lazy batches become host rows: the output of a row-local GPU node under a CPU parent.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, BooleanArray, RecordBatch, RecordBatchOptions};
+use arrow::compute::{BatchCoalescer, FilterBuilder};
+use arrow::datatypes::SchemaRef;
+use datafusion::common::Result;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::stream::RecordBatchReceiverStream;
+use futures::future::BoxFuture;
+use futures::stream::FuturesOrdered;
+use futures::{FutureExt, StreamExt};
+use tokio::sync::mpsc::Sender;
+
+use super::stub::select;
+use crate::error::{GpuError, GpuResult};
+use crate::kernels::program::{Program, Segment};
+use crate::kernels::select::SelectResult;
+use crate::memory::batch::{GpuBatch, LazyColumn};
+
+use super::border::DeviceStream;
+use super::exec::GpuExec;
+use super::replay::RowLocalChain;
+use super::run::{FallbackReason, RunContext, is_memory_pressure};
+
+/// Batches whose device work is under way at a time: one computes while the next uploads.
+const IN_FLIGHT: usize = 2;
+
+/// Runs a row-local node for a host parent. The work is done by one task, which ends when the stream is dropped.
+pub(crate) fn execute(
+    exec: &GpuExec,
+    fetch: Option<usize>,
+    partition: usize,
+    context: Arc<TaskContext>,
+) -> Result<SendableRecordBatchStream> {
+    let run = RunContext::open(exec, partition, &context)?;
+    let input = DeviceStream::through(exec, partition, &run)?;
+    let schema = exec.schema();
+    let mut builder = RecordBatchReceiverStream::builder(Arc::clone(&schema), 2);
+    let sender = builder.tx();
+    let rows = context.session_config().batch_size();
+    let output =
+        Output { coalescer: BatchCoalescer::new(Arc::clone(&schema), rows), remaining: fetch, sender };
+    builder.spawn(drive(input, run, schema, output));
+    Ok(builder.build())
+}
+
+/// Rows on their way out: cut to DataFusion's batch size, and to `fetch` rows.
+struct Output {
+    coalescer: BatchCoalescer,
+    remaining: Option<usize>,
+    sender: Sender<Result<RecordBatch>>,
+}
+
+impl Output {
+    /// Sends `batches`; false when nobody wants more.
+    async fn push(&mut self, batches: Vec<RecordBatch>, run: &RunContext) -> Result<bool> {
+        for mut batch in batches {
+            if let Some(remaining) = self.remaining.as_mut() {
+                batch = batch.slice(0, batch.num_rows().min(*remaining));
+                *remaining -= batch.num_rows();
+            }
+            self.coalescer.push_batch(batch)?;
+            if !self.flush(run).await {
+                return Ok(false);
+            }
+        }
+        Ok(self.remaining != Some(0))
+    }
+
+    async fn flush(&mut self, run: &RunContext) -> bool {
+        while let Some(batch) = self.coalescer.next_completed_batch() {
+            run.metrics.baseline.record_output(batch.num_rows());
+            if self.sender.send(Ok(batch)).await.is_err() {
+                return false;
+            }
+        }
+        true
+    }
+
+    async fn finish(&mut self, run: &RunContext) -> Result<()> {
+        self.coalescer.finish_buffered_batch()?;
+        self.flush(run).await;
+        Ok(())
+    }
+}
+
+async fn drive(
+    mut input: DeviceStream,
+    run: Arc<RunContext>,
+    schema: SchemaRef,
+    mut output: Output,
+) -> Result<()> {
+    let chain = Arc::clone(input.chain());
+    let mut in_flight = FuturesOrdered::new();
+    let (mut ended, mut failed) = (false, None);
+    loop {
+        tokio::select! {
+            biased;
+            Some(done) = in_flight.next(), if !in_flight.is_empty() => {
+                let rows: Vec<RecordBatch> = done?;
+                if !output.push(rows, &run).await? {
+                    break;
+                }
+            }
+            next = input.next(), if !ended && in_flight.len() < IN_FLIGHT => match next {
+                None => ended = true,
+                // Rows before the error go out first.
+                Some(Err(error)) => {
+                    failed = Some(error);
+                    ended = true;
+                }
+                Some(Ok(batch)) => {
+                    let (run, chain, schema) = (Arc::clone(&run), Arc::clone(&chain), Arc::clone(&schema));
+                    in_flight.push_back(async move { materialize(batch, &run, &chain, &schema).await });
+                }
+            },
+            else => break,
+        }
+    }
+    output.finish(&run).await?;
+    failed.map_or(Ok(()), Err)
+}
+
+/// The rows of `batch`, from the device or, when that cannot be, from the CPU.
+fn materialize<'a>(
+    batch: GpuBatch,
+    run: &'a RunContext,
+    chain: &'a RowLocalChain,
+    schema: &'a SchemaRef,
+) -> BoxFuture<'a, Result<Vec<RecordBatch>>> {
+    async move {
+        let reason = match select_rows(&batch, run).await {
+            Ok(selected) if !selected.fault => {
+                run.metrics.gpu_batch();
+                return assemble(&batch, &selected, schema);
+            }
+            Ok(_) => FallbackReason::ArithmeticFault,
+            Err(error) if is_memory_pressure(&error) => match batch.split() {
+                Some((first, second)) if first.source().rows() >= MIN_SPLIT_ROWS => {
+                    drop(batch);
+                    let mut rows = materialize(first, run, chain, schema).await?;
+                    rows.extend(materialize(second, run, chain, schema).await?);
+                    return Ok(rows);
+                }
+                _ => error.into(),
+            },
+            Err(error) => error.into(),
+        };
+        run.fall_back(&reason)?;
+        run.metrics.cpu_batch();
+        chain.replay(batch.source().host(), run.task()).await
+    }
+    .boxed()
+}
+
+/// Below this many rows a batch is not split further: a limit that small fails for good.
+pub(crate) const MIN_SPLIT_ROWS: usize = 1024;
+
+async fn select_rows(batch: &GpuBatch, run: &RunContext) -> GpuResult<SelectResult> {
+    let outputs: Vec<_> = batch
+        .columns()
+        .iter()
+        .filter_map(|column| match column {
+            LazyColumn::Computed(expr) => Some(Arc::clone(expr)),
+            LazyColumn::Source(_) => None,
+        })
+        .collect();
+    let program = Program { selection: batch.selection().cloned(), params: batch.params().to_vec() };
+    let mut needed = BTreeSet::new();
+    for expr in outputs.iter().chain(&program.selection) {
+        expr.collect_columns(&mut needed);
+    }
+    let scope = run.launch()?;
+    let segment = Segment {
+        columns: batch.source().device_columns(&scope, &needed).await?,
+        rows: batch.source().rows(),
+    };
+    let mut results = select(&scope, &program, &outputs, &[segment]).await?;
+    results.pop().ok_or_else(|| GpuError::Internal("select gave no result for its segment".to_owned()))
+}
+
+/// Host rows: columns of the source are filtered by the mask, computed columns come compacted from the device. The host
+/// batches keep their boundaries.
+fn assemble(batch: &GpuBatch, selected: &SelectResult, schema: &SchemaRef) -> Result<Vec<RecordBatch>> {
+    let mut result = Vec::with_capacity(batch.source().host().len());
+    let (mut input_row, mut output_row) = (0, 0);
+    for host in batch.source().host() {
+        let mask = selected
+            .mask
+            .as_ref()
+            .map(|mask| BooleanArray::new(mask.slice(input_row, host.num_rows()), None));
+        let rows = mask.as_ref().map_or(host.num_rows(), BooleanArray::true_count);
+        input_row += host.num_rows();
+        if rows == 0 {
+            continue;
+        }
+        let predicate = mask.as_ref().map(|mask| {
+            let builder = FilterBuilder::new(mask);
+            if batch.columns().len() > 1 { builder.optimize().build() } else { builder.build() }
+        });
+        let mut computed = selected.outputs.iter();
+        let columns = batch
+            .columns()
+            .iter()
+            .map(|column| -> Result<ArrayRef> {
+                match column {
+                    LazyColumn::Source(index) => {
+                        let array = host.column(*index);
+                        Ok(match &predicate {
+                            Some(predicate) => predicate.filter(array)?,
+                            None => Arc::clone(array),
+                        })
+                    }
+                    LazyColumn::Computed(_) => computed
+                        .next()
+                        .map(|array| array.slice(output_row, rows))
+                        .ok_or_else(|| GpuError::Internal("a computed column is missing".to_owned()).into()),
+                }
+            })
+            .collect::<Result<Vec<_>>>()?;
+        output_row += rows;
+        let options = RecordBatchOptions::new().with_row_count(Some(rows));
+        result.push(RecordBatch::try_new_with_options(Arc::clone(schema), columns, &options)?);
+    }
+    Ok(result)
+}

@@ -1,0 +1,21 @@
+//! GPU plan nodes: what happens to batches. Never names shaders or device handles.
+
+pub mod aggregate;
+mod border;
+pub mod exec;
+pub mod filter;
+mod island;
+mod materialize;
+pub mod metrics;
+pub mod op;
+pub mod params;
+pub mod projection;
+pub mod replay;
+mod run;
+mod scalar;
+mod stub;
+pub mod template;
+
+pub use exec::GpuExec;
+pub use op::{BreakerOp, DeviceOp, OpKind, RowLocalOp};
+pub use template::Template;

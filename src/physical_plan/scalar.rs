@@ -1,0 +1,76 @@
+//! DataFusion's `ScalarValue` and the kernels' canonical encoding.
+
+use arrow::array::types::{Decimal128Type, DecimalType};
+use arrow::datatypes::DataType;
+use datafusion::common::ScalarValue;
+
+use crate::kernels::expr::{Scalar, ValueType};
+
+/// The canonical encoding of `value`, or `None` when it is not of type `ty`. An untyped NULL fits every type.
+pub(crate) fn to_scalar(value: &ScalarValue, ty: ValueType) -> Option<Scalar> {
+    use ScalarValue as S;
+    use ValueType as T;
+    let scalar = match (value, ty) {
+        (S::Null, _) => None,
+        (S::Boolean(v), T::Boolean) => v.map(i128::from),
+        (S::Int8(v), T::Int8) => v.map(i128::from),
+        (S::Int16(v), T::Int16) => v.map(i128::from),
+        (S::Int32(v), T::Int32) | (S::Date32(v), T::Date32) => v.map(i128::from),
+        (S::Int64(v), T::Int64) => v.map(i128::from),
+        (S::UInt8(v), T::UInt8) => v.map(i128::from),
+        (S::UInt16(v), T::UInt16) => v.map(i128::from),
+        (S::UInt32(v), T::UInt32) => v.map(i128::from),
+        (S::UInt64(v), T::UInt64) => v.map(i128::from),
+        (S::Float32(v), T::Float32) => v.map(|v| i128::from(v.to_bits())),
+        (S::Float64(v), T::Float64) => v.map(|v| i128::from(v.to_bits())),
+        (S::Decimal128(v, _, s), T::Decimal { scale, .. }) if *s == scale => *v,
+        _ => return None,
+    };
+    Some(scalar)
+}
+
+/// The Arrow type of a value type.
+pub(crate) fn data_type(ty: ValueType) -> DataType {
+    match ty {
+        ValueType::Boolean => DataType::Boolean,
+        ValueType::Int8 => DataType::Int8,
+        ValueType::Int16 => DataType::Int16,
+        ValueType::Int32 => DataType::Int32,
+        ValueType::Int64 => DataType::Int64,
+        ValueType::UInt8 => DataType::UInt8,
+        ValueType::UInt16 => DataType::UInt16,
+        ValueType::UInt32 => DataType::UInt32,
+        ValueType::UInt64 => DataType::UInt64,
+        ValueType::Float32 => DataType::Float32,
+        ValueType::Float64 => DataType::Float64,
+        ValueType::Date32 => DataType::Date32,
+        ValueType::Decimal { precision, scale } => {
+            DataType::Decimal128(precision.min(Decimal128Type::MAX_PRECISION), scale)
+        }
+    }
+}
+
+/// The `ScalarValue` of type `ty` for a canonical value. Bits that do not fit the type are cut off, as wrapping sums want.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the canonical encoding holds each type in its low bits"
+)]
+pub(crate) fn from_scalar(scalar: Scalar, ty: ValueType) -> ScalarValue {
+    use ScalarValue as S;
+    match ty {
+        ValueType::Boolean => S::Boolean(scalar.map(|v| v != 0)),
+        ValueType::Int8 => S::Int8(scalar.map(|v| v as i8)),
+        ValueType::Int16 => S::Int16(scalar.map(|v| v as i16)),
+        ValueType::Int32 => S::Int32(scalar.map(|v| v as i32)),
+        ValueType::Int64 => S::Int64(scalar.map(|v| v as i64)),
+        ValueType::UInt8 => S::UInt8(scalar.map(|v| v as u8)),
+        ValueType::UInt16 => S::UInt16(scalar.map(|v| v as u16)),
+        ValueType::UInt32 => S::UInt32(scalar.map(|v| v as u32)),
+        ValueType::UInt64 => S::UInt64(scalar.map(|v| v as u64)),
+        ValueType::Float32 => S::Float32(scalar.map(|v| f32::from_bits(v as u32))),
+        ValueType::Float64 => S::Float64(scalar.map(|v| f64::from_bits(v as u64))),
+        ValueType::Date32 => S::Date32(scalar.map(|v| v as i32)),
+        ValueType::Decimal { precision, scale } => S::Decimal128(scalar, precision, scale),
+    }
+}
