@@ -7,5 +7,5 @@ pub mod reference;
 pub mod select;
 
 pub use program::{ColumnShape, Program, Segment};
-pub use reduce::{AggregateKind, AggregateSpec, AggregateState, ReduceResult};
-pub use select::SelectResult;
+pub use reduce::{AggregateKind, AggregateSpec, AggregateState, ReduceResult, reduce};
+pub use select::{SelectResult, select};

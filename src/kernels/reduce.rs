@@ -2,7 +2,11 @@
 
 use std::sync::Arc;
 
+use crate::error::GpuResult;
+use crate::memory::{DeviceCaps, LaunchScope, ShaderSource};
+
 use super::expr::{Expr, ValueType};
+use super::program::{ColumnShape, Program, Segment};
 
 /// Aggregate functions that are exact in integers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -62,4 +66,29 @@ pub struct ReduceResult {
     pub states: Vec<AggregateState>,
     /// A live row met an arithmetic fault: the states are void and the CPU decides.
     pub fault: bool,
+}
+
+/// Reduces every segment; one result each, in order. All dispatches go in one submission with one wait.
+pub async fn reduce(
+    _scope: &LaunchScope,
+    _program: &Program,
+    _aggregates: &[AggregateSpec],
+    _segments: &[Segment],
+) -> GpuResult<Vec<ReduceResult>> {
+    todo!()
+}
+
+/// Storage buffers that [`reduce`] binds; compare with `DeviceCaps::max_storage_buffers`.
+pub fn reduce_bindings(_program: &Program, _aggregates: &[AggregateSpec], _columns: &[ColumnShape]) -> u32 {
+    todo!()
+}
+
+/// The shader that [`reduce`] runs. Pure: needs no device.
+pub fn reduce_shader(
+    _caps: &DeviceCaps,
+    _program: &Program,
+    _aggregates: &[AggregateSpec],
+    _columns: &[ColumnShape],
+) -> GpuResult<ShaderSource> {
+    todo!()
 }
