@@ -15,10 +15,9 @@ use futures::stream::FuturesOrdered;
 use futures::{FutureExt, StreamExt};
 use tokio::sync::mpsc::Sender;
 
-use super::stub::select;
 use crate::error::{GpuError, GpuResult};
 use crate::kernels::program::{Program, Segment};
-use crate::kernels::select::SelectResult;
+use crate::kernels::select::{SelectResult, select};
 use crate::memory::batch::{GpuBatch, LazyColumn};
 
 use super::border::DeviceStream;

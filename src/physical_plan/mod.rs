@@ -13,7 +13,6 @@ pub mod projection;
 pub mod replay;
 mod run;
 mod scalar;
-mod stub;
 pub mod template;
 
 pub use exec::GpuExec;

@@ -7,6 +7,7 @@
 mod cpu;
 mod dynamic_filter;
 mod finish;
+mod resident;
 #[cfg(test)]
 mod tests;
 
@@ -27,11 +28,10 @@ use futures::future::BoxFuture;
 use futures::{FutureExt, TryFutureExt};
 use parking_lot::Mutex;
 
-use super::stub::reduce;
 use crate::error::{GpuError, GpuResult};
 use crate::kernels::expr::{Expr, ValueType};
 use crate::kernels::program::{Program, Segment};
-use crate::kernels::reduce::{AggregateSpec, AggregateState, ReduceResult};
+use crate::kernels::reduce::{AggregateSpec, AggregateState, ReduceResult, reduce};
 use crate::memory::batch::GpuBatch;
 
 use super::exec::GpuExec;
@@ -41,6 +41,8 @@ use super::op::{BreakerOp, DeviceOp, OpKind};
 use super::params::{ParamTable, ParamValues, rebase};
 use super::replay::RowLocalChain;
 use super::run::{FallbackReason, RunContext, is_memory_pressure};
+
+pub use self::resident::{ResidentAggregate, ResidentRun};
 
 use self::cpu::CpuAggregate;
 use self::dynamic_filter::DynamicBounds;
@@ -98,6 +100,21 @@ impl AggregateOp {
             schema: top.schema(),
             dynamic_filter: raw.dynamic_expressions_produced().into_iter().next(),
         })
+    }
+
+    /// The batch's selection and expressions fused with the aggregates, whose parameter values are `own`; and the source
+    /// columns that the kernel reads.
+    fn fused(&self, batch: &GpuBatch, own: &ParamValues) -> Result<(Program, Vec<AggregateSpec>, BTreeSet<usize>)> {
+        let mut program = Program { selection: batch.selection().cloned(), params: batch.params().to_vec() };
+        let base = program.params.len();
+        program.params.extend_from_slice(own);
+        let aggregates = self.rebased(batch, base)?;
+        let mut needed = BTreeSet::new();
+        let inputs = aggregates.iter().flat_map(|spec| spec.arg.iter().chain(&spec.filter));
+        for expr in inputs.chain(&program.selection) {
+            expr.collect_columns(&mut needed);
+        }
+        Ok((program, aggregates, needed))
     }
 
     /// The aggregates over a batch's source columns, with parameter slots after the batch's own.
@@ -290,11 +307,8 @@ impl Job {
     }
 
     async fn reduce_on_device(&self, batch: &GpuBatch) -> Result<GpuResult<ReduceResult>> {
-        let mut program = Program { selection: batch.selection().cloned(), params: batch.params().to_vec() };
-        let base = program.params.len();
-        program.params.extend_from_slice(&self.params);
-        let aggregates = AggregateOp::of(&self.node)?.rebased(batch, base)?;
-        Ok(self.launch(batch, &program, &aggregates).await)
+        let (program, aggregates, needed) = AggregateOp::of(&self.node)?.fused(batch, &self.params)?;
+        Ok(self.launch(batch, &program, &aggregates, &needed).await)
     }
 
     async fn launch(
@@ -302,14 +316,10 @@ impl Job {
         batch: &GpuBatch,
         program: &Program,
         aggregates: &[AggregateSpec],
+        needed: &BTreeSet<usize>,
     ) -> GpuResult<ReduceResult> {
-        let mut needed = BTreeSet::new();
-        let inputs = aggregates.iter().flat_map(|spec| spec.arg.iter().chain(&spec.filter));
-        for expr in inputs.chain(&program.selection) {
-            expr.collect_columns(&mut needed);
-        }
         let scope = self.run.launch()?;
-        let columns = batch.source().device_columns(&scope, &needed).await?;
+        let columns = batch.source().device_columns(&scope, needed).await?;
         let segment = Segment { columns, rows: batch.source().rows() };
         let mut results = reduce(&scope, program, aggregates, &[segment]).await?;
         results.pop().ok_or_else(|| GpuError::Internal("reduce gave no result for its segment".to_owned()))

@@ -1,0 +1,113 @@
+//! The way in: putting the GPU behind a DataFusion session.
+
+use std::sync::{Arc, LazyLock};
+
+use datafusion::common::Result;
+use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::prelude::{SessionConfig, SessionContext};
+
+use crate::config::GpuOptions;
+use crate::memory::GpuRuntime;
+use crate::optimizer::{GpuOffload, PlacementReport};
+
+/// Adds the GPU to a [`SessionStateBuilder`].
+pub trait GpuSessionStateBuilderExt: Sized {
+    /// Adds the `gpu.*` options, the process's [`shared_runtime`] and the optimizer rule. Without an adapter the session works as
+    /// before. A builder that has the rule already is left as it is.
+    fn with_gpu(self) -> Self {
+        self.with_gpu_runtime(shared_runtime())
+    }
+
+    /// The same with a runtime of the caller's.
+    fn with_gpu_runtime(self, runtime: Arc<GpuRuntime>) -> Self;
+}
+
+impl GpuSessionStateBuilderExt for SessionStateBuilder {
+    fn with_gpu_runtime(mut self, runtime: Arc<GpuRuntime>) -> Self {
+        let has = |rules: &[Arc<dyn PhysicalOptimizerRule + Send + Sync>]| rules.iter().any(is_offload);
+        let known = self.physical_optimizers().as_ref().is_some_and(|optimizer| has(&optimizer.rules))
+            || self.physical_optimizer_rules().as_ref().is_some_and(|rules| has(rules));
+        if known {
+            return self;
+        }
+        let config = self.config().take().unwrap_or_default();
+        self.with_config(extended(config, &runtime)).with_physical_optimizer_rule(Arc::new(GpuOffload::new(runtime)))
+    }
+}
+
+/// Puts the GPU behind an existing session, in place: tables, functions, settings and the session id stay. Every clone of
+/// the context sees it, since they share their state. Registering twice is harmless.
+///
+/// Statements prepared before (`PREPARE`) have to be prepared again: DataFusion keeps them in a state that has to be rebuilt.
+///
+/// # Errors
+/// None at present; a session without an adapter works as before, and [`placement_report`] says why.
+pub fn register_gpu(context: &SessionContext) -> Result<()> {
+    register_gpu_runtime(context, shared_runtime())
+}
+
+/// The runtime that sessions share unless they are given another: devices are opened and kernels compiled once a process,
+/// however many sessions there are.
+pub fn shared_runtime() -> Arc<GpuRuntime> {
+    static SHARED: LazyLock<Arc<GpuRuntime>> = LazyLock::new(GpuRuntime::new);
+    Arc::clone(&SHARED)
+}
+
+/// [`register_gpu`] with a runtime of the caller's.
+///
+/// # Errors
+/// None at present.
+pub fn register_gpu_runtime(context: &SessionContext, runtime: Arc<GpuRuntime>) -> Result<()> {
+    let shared = context.state_ref();
+    let mut state = shared.write();
+    if state.physical_optimizers().iter().any(is_offload) {
+        return Ok(());
+    }
+    let create_default_catalog = state.config_options().catalog.create_default_catalog_and_schema;
+    let mut extended = SessionStateBuilder::new_from_existing(state.clone())
+        .with_session_id(state.session_id().to_owned())
+        .with_gpu_runtime(runtime)
+        .build();
+    // The builder switches this off so as not to overwrite the catalog that is there.
+    extended.config_mut().options_mut().catalog.create_default_catalog_and_schema = create_default_catalog;
+    *state = extended;
+    Ok(())
+}
+
+/// Where each node of `sql`'s plan would run, and why those on the CPU stay there. Nothing is executed.
+///
+/// # Errors
+/// DataFusion's own errors in parsing and planning `sql`.
+pub async fn placement_report(context: &SessionContext, sql: &str) -> Result<PlacementReport> {
+    let state = context.state();
+    let offload = state.physical_optimizers().iter().find_map(|rule| {
+        let rule: &dyn std::any::Any = rule.as_ref();
+        rule.downcast_ref::<GpuOffload>()
+    });
+    let Some(offload) = offload else {
+        return datafusion::common::plan_err!("the session has no GPU: call register_gpu first");
+    };
+    let logical = state.create_logical_plan(sql).await?;
+    let cpu_plan = without_gpu(&state).create_physical_plan(&logical).await?;
+    Ok(offload.explain(&cpu_plan, state.config_options()))
+}
+
+/// The same session without our rule: what DataFusion plans by itself.
+fn without_gpu(state: &SessionState) -> SessionState {
+    let rules = state.physical_optimizers().iter().filter(|rule| !is_offload(rule)).cloned().collect();
+    SessionStateBuilder::new_from_existing(state.clone()).with_physical_optimizer_rules(rules).build()
+}
+
+fn is_offload(rule: &Arc<dyn PhysicalOptimizerRule + Send + Sync>) -> bool {
+    rule.name() == GpuOffload::NAME
+}
+
+/// The configuration with our options (kept if there) and the runtime.
+fn extended(mut config: SessionConfig, runtime: &Arc<GpuRuntime>) -> SessionConfig {
+    if config.options().extensions.get::<GpuOptions>().is_none() {
+        config.options_mut().extensions.insert(GpuOptions::default());
+    }
+    config.set_extension(Arc::clone(runtime));
+    config
+}

@@ -1,0 +1,281 @@
+//! Falling back to the CPU: at every stage, in both scopes, with right row counts.
+
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion_wgpu::memory::faults::Choke;
+use datafusion_wgpu::physical_plan::replay;
+
+use crate::harness::{Gpu, TestResult, cpu, expected, register_files, run, run_plan, write_files};
+
+const AGGREGATE: &str =
+    "SELECT count(*), count(k), sum(v), min(d), max(f), avg(id), sum(d * d) FILTER (WHERE k > 500) FROM t WHERE v > 20000";
+const ROWS: &str = "SELECT id, s, v + id AS w, d * d AS dd FROM t WHERE v > 50000 AND (k IS NULL OR k < 900)";
+
+async fn files(gpu: &Gpu, dir: &tempfile::TempDir) -> TestResult {
+    write_files(dir.path(), 5, 7_001)?;
+    register_files(&gpu.ctx, "t", dir.path()).await
+}
+
+/// A failure at each of the first calls of each choke point: the answer stays, the failure is counted, nothing leaks.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failure_at_every_stage() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let gpu = Gpu::new(4).await?;
+    files(&gpu, &dir).await?;
+    for (sql, node) in [(AGGREGATE, "GpuAggregateExec"), (ROWS, "GpuProjectionExec")] {
+        let want = expected(dir.path(), sql).await?;
+        let clean = gpu.run(sql).await?;
+        assert_eq!(clean.rows, want);
+        assert!(clean.nodes.iter().any(|n| n == node), "{}", clean.plan);
+        assert!(clean.gpu_batches > 4 && clean.cpu_batches == 0, "{clean:?}");
+        let idle = gpu.reserved();
+        assert_eq!(idle, 0, "{}", gpu.device.ledger().report());
+        for scope in ["batch", "island"] {
+            gpu.set("fallback_scope", &format!("'{scope}'")).await?;
+            for exchanges in ["collapse", "keep"] {
+                gpu.set("exchanges", &format!("'{exchanges}'")).await?;
+                for choke in [Choke::Allocate, Choke::Submit, Choke::Map, Choke::Compile] {
+                    for n in [1, 2, 5] {
+                        gpu.device.faults().fail(choke, n);
+                        let ran = gpu.run(sql).await?;
+                        gpu.device.faults().clear();
+                        assert_eq!(ran.rows, want, "{scope} {exchanges} {choke:?} {n}\n{}", ran.plan);
+                        assert!(!ran.nodes.is_empty());
+                        let counted: usize = ran.fallbacks.iter().map(|(_, count)| count).sum();
+                        // A refused allocation may be answered by splitting the batch instead.
+                        if choke != Choke::Allocate {
+                            assert!(counted > 0, "{scope} {exchanges} {choke:?} {n}: {ran:?}");
+                        }
+                        assert_eq!(gpu.reserved(), 0, "{choke:?} {n}: {}", gpu.device.ledger().report());
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The device is lost in the middle of a query: the query's answer stays, and the next one runs on a new device.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_device() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let gpu = Gpu::new(4).await?;
+    files(&gpu, &dir).await?;
+    for sql in [AGGREGATE, ROWS] {
+        let want = expected(dir.path(), sql).await?;
+        for scope in ["batch", "island"] {
+            gpu.set("fallback_scope", &format!("'{scope}'")).await?;
+            for n in [1, 3] {
+                gpu.device.faults().lose_at(Choke::Submit, n);
+                let ran = gpu.run(sql).await?;
+                gpu.device.faults().clear();
+                assert_eq!(ran.rows, want, "{scope} {n}");
+                assert!(ran.fallbacks.iter().any(|(code, count)| code == "DeviceLost" && *count > 0), "{ran:?}");
+                let next = gpu.run(sql).await?;
+                assert_eq!(next.rows, want);
+                assert!(next.gpu_batches > 0 && next.fallbacks.is_empty(), "{next:?}");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// `gpu.fallback = 'error'` gives the failure itself, typed.
+#[tokio::test(flavor = "multi_thread")]
+async fn forbidden() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let gpu = Gpu::new(2).await?;
+    files(&gpu, &dir).await?;
+    gpu.set("fallback", "'error'").await?;
+    for scope in ["batch", "island"] {
+        gpu.set("fallback_scope", &format!("'{scope}'")).await?;
+        for sql in [AGGREGATE, ROWS] {
+            gpu.device.faults().fail(Choke::Submit, 2);
+            let error = gpu.run(sql).await.err().ok_or("the query must fail")?;
+            gpu.device.faults().clear();
+            let error = error.downcast_ref::<datafusion::error::DataFusionError>().ok_or("a DataFusion error")?;
+            assert!(datafusion_wgpu::error::GpuError::find(error).is_some(), "{error}");
+            assert_eq!(gpu.reserved(), 0);
+        }
+    }
+    Ok(())
+}
+
+/// A limit that no batch fits under: CPU answers, counted; with 'error' the message names need, limit and option.
+#[tokio::test(flavor = "multi_thread")]
+async fn too_little_device_memory() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let gpu = Gpu::new(2).await?;
+    files(&gpu, &dir).await?;
+    gpu.set("memory_limit", "'1KiB'").await?;
+    for sql in [AGGREGATE, ROWS] {
+        let ran = gpu.run(sql).await?;
+        assert_eq!(ran.rows, expected(dir.path(), sql).await?);
+        assert_eq!(ran.gpu_batches, 0);
+        assert!(ran.fallbacks.iter().any(|(code, _)| code == "OutOfDeviceMemory"), "{ran:?}");
+    }
+    // Room for a part of a batch: split, no fallback.
+    gpu.set("memory_limit", "'192KiB'").await?;
+    let ran = gpu.run(AGGREGATE).await?;
+    assert_eq!(ran.rows, expected(dir.path(), AGGREGATE).await?);
+    assert!(ran.gpu_batches > 0, "{ran:?}");
+    gpu.set("memory_limit", "'1KiB'").await?;
+    gpu.set("fallback", "'error'").await?;
+    let error = gpu.run(AGGREGATE).await.err().ok_or("the query must fail")?.to_string();
+    assert!(error.contains("gpu.memory_limit") && error.contains("1024") && error.contains("GpuAggregateExec"), "{error}");
+    Ok(())
+}
+
+/// The queries whose dynamic filters make a careless second run wrong: after a full run, a fresh copy gives the same rows.
+#[tokio::test(flavor = "multi_thread")]
+async fn fresh_copies_of_plans_that_ran() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    write_files(dir.path(), 5, 7_001)?;
+    let gpu = Gpu::new(4).await?;
+    register_files(&gpu.ctx, "t", dir.path()).await?;
+    let off = cpu(4);
+    register_files(&off, "t", dir.path()).await?;
+    for sql in [
+        "SELECT v FROM t WHERE k > 10 ORDER BY v LIMIT 5",
+        "SELECT min(v), max(v) FROM t",
+        "SELECT min(v) FROM t WHERE v > 1000",
+        "SELECT count(*) FROM t WHERE v > 1000",
+        "SELECT k, count(*) FROM t GROUP BY k",
+        "SELECT a.id FROM t a JOIN t b ON a.id = b.v WHERE b.k < 3",
+    ] {
+        let want = run(&off, sql).await?.rows;
+        for ctx in [&off, &gpu.ctx] {
+            let plan = ctx.sql(sql).await?.create_physical_plan().await?;
+            assert!(replay::is_repeatable(&plan));
+            assert_eq!(run_plan(ctx, std::sync::Arc::clone(&plan)).await?.rows, want);
+            for _ in 0..2 {
+                let again = replay::fresh(std::sync::Arc::clone(&plan))?;
+                assert_eq!(run_plan(ctx, again).await?.rows, want, "{sql}");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The same queries while batches fall back under them.
+#[tokio::test(flavor = "multi_thread")]
+async fn dynamic_filters_stay_fed() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let gpu = Gpu::new(4).await?;
+    files(&gpu, &dir).await?;
+    for sql in [
+        "SELECT v FROM t WHERE k > 10 ORDER BY v LIMIT 5",
+        "SELECT min(v), max(v) FROM t",
+        "SELECT min(id), max(id) FROM t WHERE v > 1000",
+    ] {
+        let want = expected(dir.path(), sql).await?;
+        for scope in ["batch", "island"] {
+            gpu.set("fallback_scope", &format!("'{scope}'")).await?;
+            for n in [1, 2, 3] {
+                gpu.device.faults().fail(Choke::Submit, n);
+                let ran = gpu.run(sql).await?;
+                gpu.device.faults().clear();
+                assert_eq!(ran.rows, want, "{sql} {scope} {n}");
+                assert!(!ran.nodes.is_empty(), "{}", ran.plan);
+            }
+        }
+    }
+    // Sorted input in small row groups: once the minimum is known, later row groups are pruned.
+    let one = Gpu::new(1).await?;
+    register_files(&one.ctx, "t", dir.path()).await?;
+    let plan = one.ctx.sql("SELECT min(id) FROM t").await?.create_physical_plan().await?;
+    let plan_text = datafusion::physical_plan::displayable(plan.as_ref()).indent(false).to_string();
+    let ran = run_plan(&one.ctx, std::sync::Arc::clone(&plan)).await?;
+    assert_eq!(ran.rows, ["0"], "{plan_text}");
+    Ok(())
+}
+
+/// A leaf that cannot be read again: the island is replayed from what was read and the live rest.
+#[tokio::test(flavor = "multi_thread")]
+async fn retained_batches_and_live_rest() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    write_files(dir.path(), 1, 50)?;
+    let gpu = Gpu::new(2).await?;
+    gpu.ctx.register_table("t", crate::sources::once(3, 4_000)?)?;
+    gpu.set("fallback_scope", "'island'").await?;
+    let off = cpu(2);
+    off.register_table("t", crate::sources::once(3, 4_000)?)?;
+    let want = run(&off, AGGREGATE).await?.rows;
+    for n in 1..6 {
+        gpu.ctx.deregister_table("t")?;
+        gpu.ctx.register_table("t", crate::sources::once(3, 4_000)?)?;
+        gpu.device.faults().fail(Choke::Submit, n);
+        let ran = gpu.run(AGGREGATE).await?;
+        gpu.device.faults().clear();
+        assert_eq!(ran.rows, want, "{n}");
+        assert!(ran.fallbacks.iter().any(|(code, _)| code == "KernelFault"), "{ran:?}");
+    }
+    Ok(())
+}
+
+/// Streams dropped half way give everything back, whenever that is.
+#[tokio::test(flavor = "multi_thread")]
+async fn cancelled() -> TestResult {
+    use futures::StreamExt;
+    let dir = tempfile::tempdir()?;
+    let gpu = Gpu::new(4).await?;
+    files(&gpu, &dir).await?;
+    for sql in [AGGREGATE, ROWS] {
+        for delay in [0u64, 1, 3, 10, 30] {
+            let plan = gpu.ctx.sql(sql).await?.create_physical_plan().await?;
+            let mut streams: Vec<_> = (0..plan.properties().partitioning.partition_count())
+                .map(|p| plan.execute(p, gpu.ctx.task_ctx()))
+                .collect::<Result<_, _>>()?;
+            for stream in &mut streams {
+                let wait = std::time::Duration::from_millis(delay);
+                let _ = tokio::time::timeout(wait, stream.next()).await;
+            }
+            drop(streams);
+            settle(&gpu).await?;
+        }
+        assert_eq!(gpu.run(sql).await?.rows, expected(dir.path(), sql).await?);
+    }
+    Ok(())
+}
+
+/// Aborted tasks end at their next await, and fills that run end by themselves: waits for that, not longer than 10 s.
+async fn settle(gpu: &Gpu) -> TestResult {
+    for _ in 0..1000 {
+        if gpu.reserved() == 0 {
+            return Ok(());
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    Err(format!("device memory is still reserved: {}", gpu.device.ledger().report()).into())
+}
+
+/// Queries at once, some of which meet failures.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn concurrent() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let gpu = std::sync::Arc::new(Gpu::new(3).await?);
+    files(&gpu, &dir).await?;
+    let want = [expected(dir.path(), AGGREGATE).await?, expected(dir.path(), ROWS).await?];
+    let mut tasks = tokio::task::JoinSet::new();
+    for task in 0..8 {
+        let gpu = std::sync::Arc::clone(&gpu);
+        tasks.spawn(async move {
+            let mut all = vec![];
+            for round in 0..3u64 {
+                let which = (task + round as usize) % 2;
+                if round == 1 {
+                    gpu.device.faults().fail(Choke::Submit, 2);
+                }
+                let sql = [AGGREGATE, ROWS][which];
+                all.push((which, gpu.run(sql).await.map(|ran| ran.rows).map_err(|e| e.to_string())));
+            }
+            all
+        });
+    }
+    while let Some(joined) = tasks.join_next().await {
+        for (which, rows) in joined? {
+            assert_eq!(rows?, want[which]);
+        }
+    }
+    gpu.device.faults().clear();
+    settle(&gpu).await
+}

@@ -1,0 +1,50 @@
+//! Table sources that the tests need.
+
+use std::sync::Arc;
+
+use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::catalog::streaming::StreamingTable;
+use datafusion::catalog::TableProvider;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::streaming::PartitionStream;
+
+use crate::harness::{TestResult, table};
+
+/// A partition that can be read once; a second read gives an error.
+#[derive(Debug)]
+struct Once {
+    schema: SchemaRef,
+    batches: std::sync::Mutex<Option<Vec<RecordBatch>>>,
+}
+
+impl PartitionStream for Once {
+    fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    fn execute(&self, _: Arc<TaskContext>) -> SendableRecordBatchStream {
+        let taken = self.batches.lock().ok().and_then(|mut batches| batches.take());
+        let items: Vec<datafusion::error::Result<RecordBatch>> = match taken {
+            Some(batches) => batches.into_iter().map(Ok).collect(),
+            None => vec![datafusion::common::exec_err!("this source was read before")],
+        };
+        Box::pin(RecordBatchStreamAdapter::new(Arc::clone(&self.schema), futures::stream::iter(items)))
+    }
+}
+
+/// A table of `partitions` partitions of `rows` rows in batches of 700, each of which can be read once.
+pub fn once(partitions: i64, rows: i64) -> TestResult<Arc<dyn TableProvider>> {
+    let schema = table(0, 1)?.schema();
+    let parts = (0..partitions)
+        .map(|p| {
+            let all = table(p * rows, rows)?;
+            let batches = (0..rows as usize).step_by(700).map(|at| all.slice(at, 700.min(rows as usize - at))).collect();
+            let part: Arc<dyn PartitionStream> =
+                Arc::new(Once { schema: Arc::clone(&schema), batches: std::sync::Mutex::new(Some(batches)) });
+            Ok(part)
+        })
+        .collect::<TestResult<Vec<_>>>()?;
+    Ok(Arc::new(StreamingTable::try_new(schema, parts)?))
+}
