@@ -32,7 +32,8 @@ impl GpuSessionStateBuilderExt for SessionStateBuilder {
             return self;
         }
         let config = self.config().take().unwrap_or_default();
-        self.with_config(extended(config, &runtime)).with_physical_optimizer_rule(Arc::new(GpuOffload::new(runtime)))
+        self.with_config(extended(config, &runtime))
+            .with_physical_optimizer_rule(Arc::new(GpuOffload::new(runtime)))
     }
 }
 

@@ -124,13 +124,14 @@ pub struct GpuBatch {
     columns: Vec<LazyColumn>,
     selection: Option<Arc<Expr>>,
     params: Vec<(ValueType, Scalar)>,
+    undecided: bool,
 }
 
 impl GpuBatch {
     /// All columns and rows of `source`.
     pub fn new(source: Arc<SourceBatch>) -> Self {
         let columns = (0..source.schema().fields().len()).map(LazyColumn::Source).collect();
-        Self { source, columns, selection: None, params: vec![] }
+        Self { source, columns, selection: None, params: vec![], undecided: false }
     }
 
     /// The rows behind the batch.
@@ -181,6 +182,17 @@ impl GpuBatch {
         let base = self.params.len();
         self.params.extend_from_slice(params);
         base
+    }
+
+    /// Leaves the batch to the CPU: a parameter's value could not be computed, and whether that is an error depends on
+    /// whether DataFusion would have evaluated it.
+    pub fn leave_undecided(&mut self) {
+        self.undecided = true;
+    }
+
+    /// True when only the CPU can give the batch's rows.
+    pub fn is_undecided(&self) -> bool {
+        self.undecided
     }
 
     /// Keeps only rows for which `predicate` (over source columns) is true as well.

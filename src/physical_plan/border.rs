@@ -103,7 +103,8 @@ fn target_rows(schema: &SchemaRef, batch_rows: usize, batch_bytes: usize) -> usi
 /// The lazy batches of one partition of a GPU subtree: a host border, and the row-local operators over it.
 pub(crate) struct DeviceStream {
     border: Border,
-    steps: Vec<(Arc<dyn DeviceOp>, ParamValues)>,
+    /// Operators with their parameter values; `None` where those could not be computed.
+    steps: Vec<(Arc<dyn DeviceOp>, Option<ParamValues>)>,
     chain: Arc<RowLocalChain>,
 }
 
@@ -134,7 +135,7 @@ impl DeviceStream {
             return datafusion::common::internal_err!("{} must have one child", exec.name());
         };
         let mut stream = Self::open(child, partition, run)?;
-        stream.steps.push((Arc::clone(exec.op()), exec.op().params().resolve()?));
+        stream.steps.push((Arc::clone(exec.op()), exec.op().params().resolve().ok()));
         let mut chain = stream.chain.as_ref().clone();
         chain.push(exec.template().clone());
         stream.chain = Arc::new(chain);
@@ -167,8 +168,12 @@ impl DeviceStream {
     fn lazy(&self, source: SourceBatch) -> Result<GpuBatch> {
         let mut batch = GpuBatch::new(Arc::new(source));
         for (op, params) in &self.steps {
-            if let OpKind::RowLocal(op) = op.kind() {
-                batch = op.apply(batch, params)?;
+            match (op.kind(), params) {
+                (OpKind::RowLocal(op), Some(params)) => batch = op.apply(batch, params)?,
+                _ => {
+                    batch.leave_undecided();
+                    break;
+                }
             }
         }
         Ok(batch)

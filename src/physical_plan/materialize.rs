@@ -133,11 +133,12 @@ fn materialize<'a>(
 ) -> BoxFuture<'a, Result<Vec<RecordBatch>>> {
     async move {
         let reason = match select_rows(&batch, run).await {
-            Ok(selected) if !selected.fault => {
+            Ok(None) => FallbackReason::ArithmeticFault,
+            Ok(Some(selected)) if !selected.fault => {
                 run.metrics.gpu_batch();
                 return assemble(&batch, &selected, schema);
             }
-            Ok(_) => FallbackReason::ArithmeticFault,
+            Ok(Some(_)) => FallbackReason::ArithmeticFault,
             Err(error) if is_memory_pressure(&error) => match batch.split() {
                 Some((first, second)) if first.source().rows() >= MIN_SPLIT_ROWS => {
                     drop(batch);
@@ -159,7 +160,11 @@ fn materialize<'a>(
 /// Below this many rows a batch is not split further: a limit that small fails for good.
 pub(crate) const MIN_SPLIT_ROWS: usize = 1024;
 
-async fn select_rows(batch: &GpuBatch, run: &RunContext) -> GpuResult<SelectResult> {
+/// The device's answer; `None` for a batch that only the CPU can decide.
+async fn select_rows(batch: &GpuBatch, run: &RunContext) -> GpuResult<Option<SelectResult>> {
+    if batch.is_undecided() {
+        return Ok(None);
+    }
     let outputs: Vec<_> = batch
         .columns()
         .iter()
@@ -179,7 +184,10 @@ async fn select_rows(batch: &GpuBatch, run: &RunContext) -> GpuResult<SelectResu
         rows: batch.source().rows(),
     };
     let mut results = select(&scope, &program, &outputs, &[segment]).await?;
-    results.pop().ok_or_else(|| GpuError::Internal("select gave no result for its segment".to_owned()))
+    results
+        .pop()
+        .map(Some)
+        .ok_or_else(|| GpuError::Internal("select gave no result for its segment".to_owned()))
 }
 
 /// Host rows: columns of the source are filtered by the mask, computed columns come compacted from the device. The host

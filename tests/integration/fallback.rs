@@ -6,8 +6,7 @@ use datafusion_wgpu::physical_plan::replay;
 
 use crate::harness::{Gpu, TestResult, cpu, expected, register_files, run, run_plan, write_files};
 
-const AGGREGATE: &str =
-    "SELECT count(*), count(k), sum(v), min(d), max(f), avg(id), sum(d * d) FILTER (WHERE k > 500) FROM t WHERE v > 20000";
+const AGGREGATE: &str = "SELECT count(*), count(k), sum(v), min(d), max(f), avg(id), sum(d * d) FILTER (WHERE k > 500) FROM t WHERE v > 20000";
 const ROWS: &str = "SELECT id, s, v + id AS w, d * d AS dd FROM t WHERE v > 50000 AND (k IS NULL OR k < 900)";
 
 async fn files(gpu: &Gpu, dir: &tempfile::TempDir) -> TestResult {
@@ -69,7 +68,10 @@ async fn a_lost_device() -> TestResult {
                 let ran = gpu.run(sql).await?;
                 gpu.device.faults().clear();
                 assert_eq!(ran.rows, want, "{scope} {n}");
-                assert!(ran.fallbacks.iter().any(|(code, count)| code == "DeviceLost" && *count > 0), "{ran:?}");
+                assert!(
+                    ran.fallbacks.iter().any(|(code, count)| code == "DeviceLost" && *count > 0),
+                    "{ran:?}"
+                );
                 let next = gpu.run(sql).await?;
                 assert_eq!(next.rows, want);
                 assert!(next.gpu_batches > 0 && next.fallbacks.is_empty(), "{next:?}");
@@ -92,7 +94,8 @@ async fn forbidden() -> TestResult {
             gpu.device.faults().fail(Choke::Submit, 2);
             let error = gpu.run(sql).await.err().ok_or("the query must fail")?;
             gpu.device.faults().clear();
-            let error = error.downcast_ref::<datafusion::error::DataFusionError>().ok_or("a DataFusion error")?;
+            let error =
+                error.downcast_ref::<datafusion::error::DataFusionError>().ok_or("a DataFusion error")?;
             assert!(datafusion_wgpu::error::GpuError::find(error).is_some(), "{error}");
             assert_eq!(gpu.reserved(), 0);
         }
@@ -121,7 +124,10 @@ async fn too_little_device_memory() -> TestResult {
     gpu.set("memory_limit", "'1KiB'").await?;
     gpu.set("fallback", "'error'").await?;
     let error = gpu.run(AGGREGATE).await.err().ok_or("the query must fail")?.to_string();
-    assert!(error.contains("gpu.memory_limit") && error.contains("1024") && error.contains("GpuAggregateExec"), "{error}");
+    assert!(
+        error.contains("gpu.memory_limit") && error.contains("1024") && error.contains("GpuAggregateExec"),
+        "{error}"
+    );
     Ok(())
 }
 

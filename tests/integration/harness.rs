@@ -4,7 +4,9 @@ use std::error::Error;
 use std::path::Path;
 use std::sync::Arc;
 
-use datafusion::arrow::array::{ArrayRef, Date32Array, Decimal128Array, Float64Array, Int32Array, Int64Array, RecordBatch, StringArray};
+use datafusion::arrow::array::{
+    ArrayRef, Date32Array, Decimal128Array, Float64Array, Int32Array, Int64Array, RecordBatch, StringArray,
+};
 use datafusion::arrow::compute::concat_batches;
 use datafusion::arrow::util::display::{ArrayFormatter, FormatOptions};
 use datafusion::parquet::arrow::ArrowWriter;
@@ -124,8 +126,11 @@ pub fn rows(batches: &[RecordBatch]) -> TestResult<Vec<String>> {
     let options = FormatOptions::default().with_null("NULL");
     let mut rows = vec![];
     for batch in batches {
-        let columns =
-            batch.columns().iter().map(|c| ArrayFormatter::try_new(c, &options)).collect::<Result<Vec<_>, _>>()?;
+        let columns = batch
+            .columns()
+            .iter()
+            .map(|c| ArrayFormatter::try_new(c, &options))
+            .collect::<Result<Vec<_>, _>>()?;
         for row in 0..batch.num_rows() {
             let cells: Vec<String> = columns.iter().map(|c| c.value(row).to_string()).collect();
             rows.push(cells.join("|"));
@@ -143,9 +148,17 @@ pub fn table(from: i64, rows: i64) -> TestResult<RecordBatch> {
     let columns: Vec<(&str, ArrayRef, bool)> = vec![
         ("id", Arc::new(Int64Array::from_iter_values(ids())), false),
         ("v", Arc::new(Int64Array::from_iter_values(ids().map(scramble))), false),
-        ("k", Arc::new(Int32Array::from_iter(ids().map(|id| (id % 7 != 3).then_some((id % 1000) as i32)))), true),
+        (
+            "k",
+            Arc::new(Int32Array::from_iter(ids().map(|id| (id % 7 != 3).then_some((id % 1000) as i32)))),
+            true,
+        ),
         ("d", Arc::new(d.with_precision_and_scale(15, 2)?), false),
-        ("f", Arc::new(Float64Array::from_iter(ids().map(|id| (id % 5 != 0).then_some(id as f64 / 8.0)))), true),
+        (
+            "f",
+            Arc::new(Float64Array::from_iter(ids().map(|id| (id % 5 != 0).then_some(id as f64 / 8.0)))),
+            true,
+        ),
         ("day", Arc::new(Date32Array::from_iter_values(ids().map(|id| (id % 3650) as i32))), false),
         ("s", Arc::new(StringArray::from_iter_values(ids().map(|id| format!("name {}", id % 97)))), false),
     ];

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;
-use datafusion::catalog::streaming::StreamingTable;
 use datafusion::catalog::TableProvider;
+use datafusion::catalog::streaming::StreamingTable;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::streaming::PartitionStream;
@@ -40,7 +40,10 @@ pub fn once(partitions: i64, rows: i64) -> TestResult<Arc<dyn TableProvider>> {
     let parts = (0..partitions)
         .map(|p| {
             let all = table(p * rows, rows)?;
-            let batches = (0..rows as usize).step_by(700).map(|at| all.slice(at, 700.min(rows as usize - at))).collect();
+            let batches = (0..rows as usize)
+                .step_by(700)
+                .map(|at| all.slice(at, 700.min(rows as usize - at)))
+                .collect();
             let part: Arc<dyn PartitionStream> =
                 Arc::new(Once { schema: Arc::clone(&schema), batches: std::sync::Mutex::new(Some(batches)) });
             Ok(part)

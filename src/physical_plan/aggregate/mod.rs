@@ -104,7 +104,11 @@ impl AggregateOp {
 
     /// The batch's selection and expressions fused with the aggregates, whose parameter values are `own`; and the source
     /// columns that the kernel reads.
-    fn fused(&self, batch: &GpuBatch, own: &ParamValues) -> Result<(Program, Vec<AggregateSpec>, BTreeSet<usize>)> {
+    fn fused(
+        &self,
+        batch: &GpuBatch,
+        own: &ParamValues,
+    ) -> Result<(Program, Vec<AggregateSpec>, BTreeSet<usize>)> {
         let mut program = Program { selection: batch.selection().cloned(), params: batch.params().to_vec() };
         let base = program.params.len();
         program.params.extend_from_slice(own);
@@ -201,7 +205,7 @@ async fn collect(
 ) -> Result<SendableRecordBatchStream> {
     let op = AggregateOp::of(&node)?;
     let job = Arc::new(Job {
-        params: op.params.resolve()?,
+        params: op.params.resolve().ok(),
         bounds: DynamicBounds::new(op.dynamic_filter.as_ref(), &op.aggregates, &op.functions, run.task()),
         states: Mutex::new(op.aggregates.iter().map(|spec| spec.kind.init()).collect()),
         node: Arc::clone(&node),
@@ -243,7 +247,8 @@ fn value_type(spec: &AggregateSpec) -> ValueType {
 struct Job {
     node: Arc<GpuExec>,
     run: Arc<RunContext>,
-    params: ParamValues,
+    /// Values of the operator's parameters; `None` where they could not be computed.
+    params: Option<ParamValues>,
     bounds: Option<DynamicBounds>,
     states: Mutex<Vec<AggregateState>>,
 }
@@ -274,11 +279,12 @@ impl Job {
     ) -> BoxFuture<'a, Result<Vec<AggregateState>, Stop>> {
         async move {
             let reason = match self.reduce_on_device(&batch).await? {
-                Ok(result) if !result.fault => {
+                Ok(None) => FallbackReason::ArithmeticFault,
+                Ok(Some(result)) if !result.fault => {
                     self.run.metrics.gpu_batch();
                     return Ok(result.states);
                 }
-                Ok(_) => FallbackReason::ArithmeticFault,
+                Ok(Some(_)) => FallbackReason::ArithmeticFault,
                 Err(error) if is_memory_pressure(&error) => match batch.split() {
                     Some((first, second)) if first.source().rows() >= MIN_SPLIT_ROWS => {
                         drop(batch);
@@ -306,9 +312,13 @@ impl Job {
         .boxed()
     }
 
-    async fn reduce_on_device(&self, batch: &GpuBatch) -> Result<GpuResult<ReduceResult>> {
-        let (program, aggregates, needed) = AggregateOp::of(&self.node)?.fused(batch, &self.params)?;
-        Ok(self.launch(batch, &program, &aggregates, &needed).await)
+    /// The device's answer; `None` for a batch that only the CPU can decide. Device failures are the inner error.
+    async fn reduce_on_device(&self, batch: &GpuBatch) -> Result<GpuResult<Option<ReduceResult>>> {
+        let Some(params) = self.params.as_ref().filter(|_| !batch.is_undecided()) else {
+            return Ok(Ok(None));
+        };
+        let (program, aggregates, needed) = AggregateOp::of(&self.node)?.fused(batch, params)?;
+        Ok(self.launch(batch, &program, &aggregates, &needed).await.map(Some))
     }
 
     async fn launch(
