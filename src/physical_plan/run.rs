@@ -5,7 +5,7 @@ use std::sync::Arc;
 use datafusion::common::Result;
 use datafusion::execution::TaskContext;
 
-use crate::config::{FallbackPolicy, FallbackScope, GpuOptions};
+use crate::config::{FallbackPolicy, FallbackScope, GpuOptions, Placement};
 use crate::error::{GpuError, GpuResult};
 use crate::memory::budget::MemoryScope;
 use crate::memory::caps::DeviceCaps;
@@ -82,6 +82,12 @@ impl RunContext {
 
     pub(crate) fn batch_bytes(&self) -> usize {
         usize::try_from(self.options.batch_bytes.0).unwrap_or(usize::MAX)
+    }
+
+    /// Whether the CPU should take a batch of `rows` rows, the last of its input, after `seen` rows of the whole input: the
+    /// late form of `gpu.min_rows`, for inputs whose size was not known when the plan was made.
+    pub(crate) fn is_too_small(&self, rows: usize, seen: usize) -> bool {
+        self.options.placement == Placement::Auto && rows < self.options.batch_rows && seen < self.options.min_rows
     }
 
     /// Whether a failure re-runs the whole island rather than the batch that failed.

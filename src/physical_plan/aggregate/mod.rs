@@ -15,6 +15,7 @@ use std::any::Any;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arrow::datatypes::SchemaRef;
 use datafusion::common::{Result, internal_datafusion_err};
@@ -207,6 +208,7 @@ async fn collect(
     let job = Arc::new(Job {
         params: op.params.resolve().ok(),
         bounds: DynamicBounds::new(op.dynamic_filter.as_ref(), &op.aggregates, &op.functions, run.task()),
+        rows: AtomicUsize::new(0),
         states: Mutex::new(op.aggregates.iter().map(|spec| spec.kind.init()).collect()),
         node: Arc::clone(&node),
         run: Arc::clone(&run),
@@ -250,13 +252,21 @@ struct Job {
     /// Values of the operator's parameters; `None` where they could not be computed.
     params: Option<ParamValues>,
     bounds: Option<DynamicBounds>,
+    /// Input rows seen by all partitions.
+    rows: AtomicUsize,
     states: Mutex<Vec<AggregateState>>,
 }
 
 impl Job {
     /// Aggregates one batch into the running states.
     async fn add(self: Arc<Self>, batch: GpuBatch, chain: Arc<RowLocalChain>) -> Result<(), Stop> {
-        let states = self.reduce_batch(batch, &chain).await?;
+        let rows = batch.source().rows();
+        let seen = self.rows.fetch_add(rows, Ordering::Relaxed) + rows;
+        let states = if self.run.is_too_small(rows, seen) {
+            self.reduce_on_cpu(&batch, &chain).await?
+        } else {
+            self.reduce_batch(batch, &chain).await?
+        };
         let op = AggregateOp::of(&self.node)?;
         let merged = {
             let mut running = self.states.lock();
@@ -305,11 +315,15 @@ impl Job {
                 return Err(Stop::FallBack(reason));
             }
             self.run.fall_back(&reason)?;
-            self.run.metrics.cpu_batch();
-            let rows = chain.replay(batch.source().host(), self.run.task()).await?;
-            Ok(cpu::reduce(&AggregateOp::of(&self.node)?.cpu, &rows)?)
+            Ok(self.reduce_on_cpu(&batch, chain).await?)
         }
         .boxed()
+    }
+
+    async fn reduce_on_cpu(&self, batch: &GpuBatch, chain: &RowLocalChain) -> Result<Vec<AggregateState>> {
+        self.run.metrics.cpu_batch();
+        let rows = chain.replay(batch.source().host(), self.run.task()).await?;
+        cpu::reduce(&AggregateOp::of(&self.node)?.cpu, &rows)
     }
 
     /// The device's answer; `None` for a batch that only the CPU can decide. Device failures are the inner error.
