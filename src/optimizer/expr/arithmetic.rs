@@ -1,0 +1,67 @@
+//! `+ - *` and unary minus over integers and decimals.
+
+use std::sync::Arc;
+
+use datafusion::logical_expr::Operator;
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::expressions::{BinaryExpr, NegativeExpr};
+
+use crate::kernels::expr::{ArithOp, Expr, ValueType};
+use crate::optimizer::reason::{Reason, shorten};
+use crate::optimizer::types::{integer_bits, is_float, is_integer};
+
+use super::{Lowered, Lowering};
+
+impl Lowering {
+    pub(super) fn arithmetic(&mut self, expr: &Arc<dyn PhysicalExpr>, binary: &BinaryExpr) -> Lowered {
+        let data_type = self.arrow_type(expr)?;
+        if data_type.is_floating() {
+            return Err(self.decline(Reason::FloatArithmetic { expression: shorten(expr) }));
+        }
+        let op = match binary.op() {
+            Operator::Plus => ArithOp::Add,
+            Operator::Minus => ArithOp::Sub,
+            Operator::Multiply => ArithOp::Mul,
+            _ => return Err(self.unsupported(expr, "division and remainder can raise for single rows")),
+        };
+        if is_checked(binary) {
+            return Err(self.unsupported(expr, "it raises on overflow"));
+        }
+        let ty = self.device_type(expr, &data_type)?;
+        let left = self.lower(binary.left());
+        let right = self.lower(binary.right());
+        let (left, right) = (left?, right?);
+        let (l, r) = (left.value_type(), right.value_type());
+        let known = match (l, r, ty) {
+            (
+                ValueType::Decimal { scale: s1, .. },
+                ValueType::Decimal { scale: s2, .. },
+                ValueType::Decimal { scale, .. },
+            ) => match op {
+                ArithOp::Mul => s1.checked_add(s2) == Some(scale),
+                ArithOp::Add | ArithOp::Sub => s1.max(s2) == scale,
+            },
+            _ => is_integer(ty) && l == ty && r == ty,
+        };
+        if !known {
+            return Err(self.unsupported(expr, &format!("arithmetic on {l:?} and {r:?}")));
+        }
+        Ok(Arc::new(Expr::Arith { op, left, right, ty }))
+    }
+
+    pub(super) fn negative(&mut self, expr: &Arc<dyn PhysicalExpr>, negative: &NegativeExpr) -> Lowered {
+        let arg = self.lower(negative.arg())?;
+        match arg.value_type() {
+            ty if is_float(ty) => Err(self.decline(Reason::FloatArithmetic { expression: shorten(expr) })),
+            ValueType::Decimal { .. } => Ok(Arc::new(Expr::Negate(arg))),
+            ty if integer_bits(ty).is_some_and(|(_, signed)| signed) => Ok(Arc::new(Expr::Negate(arg))),
+            ty => Err(self.unsupported(expr, &format!("unary minus on {ty:?}"))),
+        }
+    }
+}
+
+/// True when the expression raises on overflow instead of wrapping. There is no accessor; equality compares the flag.
+fn is_checked(binary: &BinaryExpr) -> bool {
+    let wrapping = BinaryExpr::new(Arc::clone(binary.left()), *binary.op(), Arc::clone(binary.right()));
+    wrapping != *binary
+}

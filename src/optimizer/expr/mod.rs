@@ -1,0 +1,259 @@
+//! DataFusion's physical expressions to the kernels' typed IR: the one place that knows both.
+//!
+//! The IR evaluates AND and OR eagerly. That is right because every expression taken here either cannot raise, or
+//! raises a fault on the device (decimal overflow), after which the CPU decides on the original rows.
+
+mod arithmetic;
+mod cast;
+mod compare;
+mod constant;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, SchemaRef};
+use datafusion::logical_expr::Operator;
+use datafusion::physical_expr::expressions::{
+    BinaryExpr, CastExpr, Column, DynamicFilterPhysicalExpr, InListExpr, IsNotNullExpr, IsNullExpr, Literal,
+    NegativeExpr, NotExpr, TryCastExpr,
+};
+use datafusion::physical_expr::{PhysicalExpr, ScalarFunctionExpr};
+
+use crate::kernels::expr::{Expr, ValueType};
+use crate::memory::caps::DeviceCaps;
+use crate::physical_plan::params::ParamTable;
+
+use super::reason::{Reason, shorten};
+use super::types::device_type;
+
+/// Nodes that the expressions of one operator may have in all: shader text grows with them.
+const MAX_NODES: usize = 2_000;
+/// Depth of one expression after chains of AND and OR were balanced; later passes over expressions are recursive.
+const MAX_DEPTH: usize = 100;
+/// Depth of one expression as DataFusion gives it.
+const MAX_RAW_DEPTH: usize = 1_000;
+/// Storage buffers of a kernel besides its columns: parameters, output, state and scratch.
+const OTHER_BINDINGS: usize = 4;
+
+/// An expression could not be lowered; the reasons are with the [`Lowering`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Declined;
+
+/// The outcome of lowering one expression.
+pub(crate) type Lowered = Result<Arc<Expr>, Declined>;
+
+/// Lowers the expressions of one operator and collects their parameters, or all reasons why it cannot.
+pub(crate) struct Lowering {
+    schema: SchemaRef,
+    params: ParamTable,
+    reasons: Vec<Reason>,
+    /// Equal subexpressions become one, with the same parameters, so that kernels compute them once.
+    seen: HashMap<Arc<dyn PhysicalExpr>, Arc<Expr>>,
+    columns: BTreeSet<usize>,
+    nodes: usize,
+    depth: usize,
+}
+
+impl Lowering {
+    /// For expressions over rows of `schema`.
+    pub(crate) fn new(schema: SchemaRef) -> Self {
+        Self {
+            schema,
+            params: ParamTable::default(),
+            reasons: vec![],
+            seen: HashMap::new(),
+            columns: BTreeSet::new(),
+            nodes: 0,
+            depth: 0,
+        }
+    }
+
+    /// What was lowered with the parameters of all its expressions, or every reason that was met.
+    pub(crate) fn finish<T>(
+        mut self,
+        caps: &DeviceCaps,
+        outcome: Result<T, Declined>,
+    ) -> Result<(T, ParamTable), Vec<Reason>> {
+        // A column may take two buffers: values and validity.
+        let need = 2 * self.columns.len() + OTHER_BINDINGS;
+        let limit = usize::try_from(caps.max_storage_buffers).unwrap_or(usize::MAX);
+        if need > limit {
+            self.decline(Reason::BindingLimit { need, limit });
+        }
+        match outcome {
+            Ok(lowered) if self.reasons.is_empty() => Ok((lowered, self.params)),
+            _ => Err(self.reasons),
+        }
+    }
+
+    /// Notes a reason.
+    pub(crate) fn decline(&mut self, reason: Reason) -> Declined {
+        if !self.reasons.contains(&reason) {
+            self.reasons.push(reason);
+        }
+        Declined
+    }
+
+    /// Lowers an expression that must be boolean, such as a predicate.
+    pub(crate) fn boolean(&mut self, expr: &Arc<dyn PhysicalExpr>) -> Lowered {
+        let lowered = self.lower(expr)?;
+        if lowered.value_type() == ValueType::Boolean {
+            Ok(lowered)
+        } else {
+            Err(self.unsupported(expr, "it is not boolean"))
+        }
+    }
+
+    /// Lowers any expression of a type that can live on the device.
+    pub(crate) fn lower(&mut self, expr: &Arc<dyn PhysicalExpr>) -> Lowered {
+        // Hashing, below, recurses: bound the depth first.
+        if self.depth == 0 && !fits(expr, MAX_RAW_DEPTH, &mut MAX_NODES.clone()) {
+            return Err(self.decline(Reason::ExpressionTooLarge {
+                expression: "an expression".to_string(),
+                limit: format!("{MAX_NODES} nodes or {MAX_RAW_DEPTH} levels"),
+            }));
+        }
+        if let Some(known) = self.seen.get(expr) {
+            return Ok(Arc::clone(known));
+        }
+        self.nodes += 1;
+        if self.nodes > MAX_NODES {
+            return Err(self.too_large(expr, format!("{MAX_NODES} nodes in the operator's expressions")));
+        }
+        if self.depth >= MAX_DEPTH {
+            return Err(self.too_large(expr, format!("{MAX_DEPTH} levels")));
+        }
+        self.depth += 1;
+        let lowered = self.dispatch(expr);
+        self.depth -= 1;
+        let lowered = lowered?;
+        // Literals stay apart even when equal: a changed literal must not change the kernel's shape.
+        if !expr.is::<Literal>() {
+            self.seen.insert(Arc::clone(expr), Arc::clone(&lowered));
+        }
+        Ok(lowered)
+    }
+
+    fn dispatch(&mut self, expr: &Arc<dyn PhysicalExpr>) -> Lowered {
+        if constant::is_constant(expr) {
+            return self.parameter(expr);
+        }
+        if let Some(column) = expr.downcast_ref::<Column>() {
+            self.column(column)
+        } else if let Some(binary) = expr.downcast_ref::<BinaryExpr>() {
+            self.binary(expr, binary)
+        } else if let Some(not) = expr.downcast_ref::<NotExpr>() {
+            Ok(Arc::new(Expr::Not(self.boolean(not.arg())?)))
+        } else if let Some(is_null) = expr.downcast_ref::<IsNullExpr>() {
+            Ok(Arc::new(Expr::IsNull(self.lower(is_null.arg())?)))
+        } else if let Some(is_not_null) = expr.downcast_ref::<IsNotNullExpr>() {
+            Ok(Arc::new(Expr::IsNotNull(self.lower(is_not_null.arg())?)))
+        } else if let Some(in_list) = expr.downcast_ref::<InListExpr>() {
+            self.in_list(expr, in_list)
+        } else if let Some(negative) = expr.downcast_ref::<NegativeExpr>() {
+            self.negative(expr, negative)
+        } else if let Some(cast) = expr.downcast_ref::<CastExpr>() {
+            self.cast(expr, cast.expr(), cast.cast_type(), cast.cast_options().safe)
+        } else if let Some(cast) = expr.downcast_ref::<TryCastExpr>() {
+            self.cast(expr, cast.expr(), cast.cast_type(), true)
+        } else if expr.is::<DynamicFilterPhysicalExpr>() {
+            Err(self.decline(Reason::DynamicFilter { expression: shorten(expr) }))
+        } else if let Some(function) = expr.downcast_ref::<ScalarFunctionExpr>() {
+            let why = format!("the function {} has no GPU counterpart", function.name());
+            Err(self.unsupported(expr, &why))
+        } else {
+            Err(self.unsupported(expr, "this kind of expression has no GPU counterpart"))
+        }
+    }
+
+    fn column(&mut self, column: &Column) -> Lowered {
+        let index = column.index();
+        let Some(field) = self.schema.fields().get(index).cloned() else {
+            return Err(self.unsupported(column, "there is no such column"));
+        };
+        let ty = self.device_type(column, field.data_type())?;
+        self.columns.insert(index);
+        Ok(Arc::new(Expr::Column { index, ty }))
+    }
+
+    /// An expression without columns: its value is computed by DataFusion when the plan is executed.
+    fn parameter(&mut self, expr: &Arc<dyn PhysicalExpr>) -> Lowered {
+        let data_type = self.arrow_type(expr)?;
+        let ty = self.device_type(expr, &data_type)?;
+        Ok(self.params.push(Arc::clone(expr), ty))
+    }
+
+    /// A chain of AND or of OR, as a balanced tree: both are associative, and the IR's passes are recursive.
+    fn chain(&mut self, op: Operator, expr: &Arc<dyn PhysicalExpr>) -> Lowered {
+        // Every operand is lowered, so that all reasons are found.
+        let operands: Vec<Lowered> = operands(op, expr).into_iter().map(|operand| self.boolean(operand)).collect();
+        let mut level = operands.into_iter().collect::<Result<Vec<_>, _>>()?;
+        while level.len() > 1 {
+            level = level
+                .chunks(2)
+                .map(|pair| match pair {
+                    [left, right] if op == Operator::And => Arc::new(Expr::And(Arc::clone(left), Arc::clone(right))),
+                    [left, right] => Arc::new(Expr::Or(Arc::clone(left), Arc::clone(right))),
+                    _ => Arc::clone(&pair[0]),
+                })
+                .collect();
+        }
+        level.pop().ok_or_else(|| self.unsupported(expr, "it has no operands"))
+    }
+
+    fn binary(&mut self, expr: &Arc<dyn PhysicalExpr>, binary: &BinaryExpr) -> Lowered {
+        match binary.op() {
+            op @ (Operator::And | Operator::Or) => self.chain(*op, expr),
+            Operator::Plus | Operator::Minus | Operator::Multiply | Operator::Divide | Operator::Modulo => {
+                self.arithmetic(expr, binary)
+            }
+            _ => self.comparison(expr, binary),
+        }
+    }
+
+    /// Pushes a parameter whose source is made here rather than found in the plan.
+    fn literal(&mut self, value: datafusion::common::ScalarValue, ty: ValueType) -> Arc<Expr> {
+        self.params.push(Arc::new(Literal::new(value)), ty)
+    }
+
+    fn arrow_type(&mut self, expr: &Arc<dyn PhysicalExpr>) -> Result<DataType, Declined> {
+        expr.data_type(&self.schema)
+            .map_err(|error| self.unsupported(expr, &format!("its type is not known ({error})")))
+    }
+
+    fn device_type(&mut self, expr: &dyn std::fmt::Display, ty: &DataType) -> Result<ValueType, Declined> {
+        device_type(expr, ty).map_err(|reason| self.decline(reason))
+    }
+
+    fn unsupported(&mut self, expr: &dyn std::fmt::Display, why: &str) -> Declined {
+        self.decline(Reason::expression(expr, why))
+    }
+
+    fn too_large(&mut self, expr: &dyn std::fmt::Display, limit: String) -> Declined {
+        self.decline(Reason::ExpressionTooLarge { expression: shorten(expr), limit })
+    }
+}
+
+/// The operands of a chain of one logical operator, left to right.
+fn operands<'a>(op: Operator, expr: &'a Arc<dyn PhysicalExpr>) -> Vec<&'a Arc<dyn PhysicalExpr>> {
+    let mut out = vec![];
+    let mut open = vec![expr];
+    while let Some(next) = open.pop() {
+        match next.downcast_ref::<BinaryExpr>() {
+            Some(binary) if *binary.op() == op => open.extend([binary.right(), binary.left()]),
+            _ => out.push(next),
+        }
+    }
+    out
+}
+
+/// True when the expression has at most `depth` levels and `nodes` nodes.
+fn fits(expr: &Arc<dyn PhysicalExpr>, depth: usize, nodes: &mut usize) -> bool {
+    if depth == 0 || *nodes == 0 {
+        return false;
+    }
+    *nodes -= 1;
+    expr.children().into_iter().all(|child| fits(child, depth - 1, nodes))
+}

@@ -1,0 +1,152 @@
+//! The optimizer rule that moves supported parts of a plan to the GPU: tag, review, convert, report.
+//!
+//! It needs no device: everything is decided on [`DeviceCaps`](crate::memory::caps::DeviceCaps), plain data.
+
+mod convert;
+mod expr;
+pub mod reason;
+mod registry;
+pub mod report;
+mod review;
+mod rules;
+mod tag;
+#[cfg(test)]
+mod tests;
+mod types;
+
+use std::fmt;
+use std::sync::Arc;
+
+use datafusion::common::Result;
+use datafusion::common::config::ConfigOptions;
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_plan::ExecutionPlan;
+
+use crate::config::{GpuOptions, Placement};
+use crate::memory::caps::DeviceCaps;
+use crate::memory::runtime::{AdapterSelector, GpuRuntime};
+
+pub use reason::Reason;
+pub use report::{NodePlacement, PlacementNode, PlacementReport};
+
+use registry::RuleContext;
+use tag::Tagged;
+
+/// Physical optimizer rule `gpu_offload`; it belongs behind DataFusion's own rules.
+///
+/// It never fails a query: when anything goes wrong while a plan is converted, the plan stays as it was, and the
+/// report says why.
+pub struct GpuOffload {
+    runtime: Arc<GpuRuntime>,
+}
+
+/// A plan with its GPU nodes, and what was decided for each node of the CPU plan.
+#[derive(Debug, Clone)]
+pub(crate) struct Outcome {
+    /// The plan to execute.
+    pub plan: Arc<dyn ExecutionPlan>,
+    /// The decisions.
+    pub report: PlacementReport,
+}
+
+impl GpuOffload {
+    /// The rule for adapters of `runtime`; which of them is used is up to the options of each session.
+    pub fn new(runtime: Arc<GpuRuntime>) -> Self {
+        Self { runtime }
+    }
+
+    /// What the rule would do to `cpu_plan`, without executing anything.
+    pub fn explain(&self, cpu_plan: &Arc<dyn ExecutionPlan>, config: &ConfigOptions) -> PlacementReport {
+        self.place(cpu_plan, config).report
+    }
+
+    fn place(&self, plan: &Arc<dyn ExecutionPlan>, config: &ConfigOptions) -> Outcome {
+        let options = GpuOptions::from_config(config);
+        if let Some(reason) = switched_off(&options) {
+            return refused(plan, &reason);
+        }
+        // Opening an adapter takes tens of milliseconds the first time: not for plans with nothing to offer.
+        if !has_candidates(plan) {
+            return untouched(plan, &|node| registry::no_rule(node));
+        }
+        let selector =
+            AdapterSelector { adapter: options.adapter.clone(), allow_software: options.allow_software_adapter };
+        match self.runtime.select(&selector) {
+            Ok(device) => offload(plan, device.caps(), &options, config),
+            Err(error) => refused(plan, &Reason::NoAdapter { message: error.to_string() }),
+        }
+    }
+}
+
+impl fmt::Debug for GpuOffload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("GpuOffload")
+    }
+}
+
+impl PhysicalOptimizerRule for GpuOffload {
+    fn optimize(&self, plan: Arc<dyn ExecutionPlan>, config: &ConfigOptions) -> Result<Arc<dyn ExecutionPlan>> {
+        let outcome = self.place(&plan, config);
+        tracing::debug!(target: "datafusion_wgpu::placement", "\n{}", outcome.report);
+        Ok(outcome.plan)
+    }
+
+    fn name(&self) -> &str {
+        "gpu_offload"
+    }
+
+    fn schema_check(&self) -> bool {
+        true
+    }
+}
+
+/// Places `plan` on a device with `caps`.
+pub(crate) fn offload(
+    plan: &Arc<dyn ExecutionPlan>,
+    caps: &DeviceCaps,
+    options: &GpuOptions,
+    config: &ConfigOptions,
+) -> Outcome {
+    if let Some(reason) = switched_off(options).or_else(|| unusable(caps)) {
+        return refused(plan, &reason);
+    }
+    let mut tagged = Tagged::new(plan, &RuleContext { caps, options });
+    review::review(&mut tagged, options);
+    let report = PlacementReport::new(&tagged);
+    if !report.uses_gpu() {
+        return Outcome { plan: Arc::clone(plan), report };
+    }
+    match convert::convert(&tagged, config) {
+        Ok(plan) => Outcome { plan, report },
+        Err(error) => {
+            tracing::warn!(target: "datafusion_wgpu::placement", "the CPU plan is kept: {error}");
+            refused(plan, &Reason::ConversionFailed { message: error.to_string() })
+        }
+    }
+}
+
+fn refused(plan: &Arc<dyn ExecutionPlan>, reason: &Reason) -> Outcome {
+    untouched(plan, &|_| reason.clone())
+}
+
+fn untouched(plan: &Arc<dyn ExecutionPlan>, reason: &dyn Fn(&dyn ExecutionPlan) -> Reason) -> Outcome {
+    Outcome { plan: Arc::clone(plan), report: PlacementReport::new(&Tagged::refused(plan, reason)) }
+}
+
+fn switched_off(options: &GpuOptions) -> Option<Reason> {
+    if !options.enabled {
+        return Some(Reason::Disabled { option: "gpu.enabled = false" });
+    }
+    (options.placement == Placement::Off).then_some(Reason::Disabled { option: "gpu.placement = 'off'" })
+}
+
+fn unusable(caps: &DeviceCaps) -> Option<Reason> {
+    if !caps.int64 {
+        return Some(Reason::NoInt64 { adapter: caps.name.clone() });
+    }
+    (!caps.numerics.int64_exact).then(|| Reason::NumericsProbe { adapter: caps.name.clone() })
+}
+
+fn has_candidates(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    registry::is_registered(plan.as_ref()) || plan.children().into_iter().any(has_candidates)
+}

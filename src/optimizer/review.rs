@@ -1,0 +1,121 @@
+//! Second pass: islands. Neighbouring supported nodes are priced together and kept or given up together.
+
+use datafusion::common::stats::Precision;
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
+
+use crate::config::{GpuOptions, Placement};
+
+use super::reason::Reason;
+use super::tag::{Tagged, Verdict};
+
+/// Turns the verdicts of single nodes into those of the plan.
+///
+/// With placement 'auto' an island starts at a node that reads all of its input (an aggregate); the filters and
+/// projections below it belong to it. It stays on the CPU when its input is small. With 'force' every supported node
+/// is kept, but for projections that only rename and have no GPU neighbour.
+pub(crate) fn review(tagged: &mut Tagged, options: &GpuOptions) {
+    cover(tagged);
+    let mut islands = vec![];
+    if !tagged.nodes.is_empty() {
+        find_islands(tagged, 0, None, options.placement == Placement::Auto, &mut islands);
+    }
+    for island in islands {
+        if let Some(reason) = judge(tagged, &island, options) {
+            give_up(tagged, &island, &reason);
+        }
+    }
+}
+
+/// Marks the nodes that a proposal further up stands for.
+fn cover(tagged: &mut Tagged) {
+    for id in 0..tagged.nodes.len() {
+        for covered in tagged.covered(id) {
+            tagged.nodes[covered].verdict = Verdict::Covered;
+        }
+    }
+}
+
+/// GPU nodes that are connected, directly or through transparent nodes; the topmost comes first.
+type Island = Vec<usize>;
+
+fn find_islands(tagged: &mut Tagged, id: usize, island: Option<usize>, auto: bool, islands: &mut Vec<Island>) {
+    let (next, below) = match &tagged.nodes[id].verdict {
+        Verdict::Gpu(proposal) => {
+            if auto && island.is_none() && !proposal.breaker {
+                let reason = if proposal.works { Reason::LoneRowLocal } else { Reason::NothingToCompute };
+                tagged.nodes[id].verdict = Verdict::Cpu(vec![reason]);
+                (None, tagged.nodes[id].children.clone())
+            } else {
+                let island = island.unwrap_or_else(|| {
+                    islands.push(vec![]);
+                    islands.len() - 1
+                });
+                islands[island].push(id);
+                (Some(island), tagged.inputs(id).to_vec())
+            }
+        }
+        Verdict::Transparent => (island, tagged.nodes[id].children.clone()),
+        Verdict::Covered | Verdict::Cpu(_) => (None, tagged.nodes[id].children.clone()),
+    };
+    for child in below {
+        find_islands(tagged, child, next, auto, islands);
+    }
+}
+
+/// The reason to give an island up, if there is one.
+fn judge(tagged: &Tagged, island: &Island, options: &GpuOptions) -> Option<Reason> {
+    if options.placement == Placement::Force {
+        let works = |id: &usize| matches!(&tagged.nodes[*id].verdict, Verdict::Gpu(proposal) if proposal.works);
+        return (!island.iter().any(works)).then_some(Reason::NothingToCompute);
+    }
+    let mut rows = 0u64;
+    let statistics = StatisticsContext::new();
+    for input in border(tagged, island) {
+        match estimated_rows(tagged.nodes[input].plan.as_ref(), &statistics) {
+            Some(estimate) => rows = rows.saturating_add(estimate),
+            None => return Some(Reason::UnknownRows),
+        }
+    }
+    let enough = usize::try_from(rows).map_or(true, |rows| rows >= options.min_rows);
+    (!enough).then_some(Reason::TooFewRows { rows, min_rows: options.min_rows })
+}
+
+/// The nodes on the host side of an island's border.
+fn border(tagged: &Tagged, island: &Island) -> Vec<usize> {
+    let mut border = vec![];
+    for id in island {
+        let mut open = tagged.inputs(*id).to_vec();
+        while let Some(input) = open.pop() {
+            match &tagged.nodes[input].verdict {
+                Verdict::Gpu(_) => {}
+                Verdict::Transparent => open.extend(&tagged.nodes[input].children),
+                Verdict::Covered | Verdict::Cpu(_) => border.push(input),
+            }
+        }
+    }
+    border
+}
+
+/// Rows that `plan` is expected to give, from its statistics: the row count, or else bytes over the width of a row.
+fn estimated_rows(plan: &dyn ExecutionPlan, context: &StatisticsContext) -> Option<u64> {
+    let statistics = context.compute(plan, &StatisticsArgs::new()).ok()?;
+    if let Precision::Exact(rows) | Precision::Inexact(rows) = statistics.num_rows {
+        return u64::try_from(rows).ok();
+    }
+    let (Precision::Exact(bytes) | Precision::Inexact(bytes)) = statistics.total_byte_size else { return None };
+    let schema = plan.schema();
+    // 16 bytes stand for a value of variable width.
+    let width: usize = schema.fields().iter().map(|f| f.data_type().primitive_width().unwrap_or(16)).sum();
+    u64::try_from(bytes / width.max(1)).ok()
+}
+
+/// Leaves every node of an island on the CPU.
+fn give_up(tagged: &mut Tagged, island: &Island, reason: &Reason) {
+    for id in island {
+        let covered = tagged.covered(*id);
+        for node in std::iter::once(*id).chain(covered) {
+            tagged.nodes[node].verdict = Verdict::Cpu(vec![reason.clone()]);
+        }
+    }
+}

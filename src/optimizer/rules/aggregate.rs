@@ -1,0 +1,300 @@
+//! AggregateExec without GROUP BY.
+
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, SchemaRef};
+use datafusion::functions_aggregate::average::Avg;
+use datafusion::functions_aggregate::count::Count;
+use datafusion::functions_aggregate::min_max::{Max, Min};
+use datafusion::functions_aggregate::sum::Sum;
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
+use datafusion::physical_expr::expressions::{CastExpr, Column, Literal};
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
+use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
+use datafusion::physical_plan::coop::CooperativeExec;
+
+use crate::config::Exchanges;
+use crate::kernels::expr::{Expr, ValueType};
+use crate::kernels::reduce::{AggregateKind, AggregateSpec};
+use crate::optimizer::expr::{Declined, Lowering};
+use crate::optimizer::reason::{Reason, shorten};
+use crate::optimizer::registry::{Proposal, RuleContext};
+use crate::optimizer::types::is_integer;
+use crate::physical_plan::aggregate::AggregateOp;
+use crate::physical_plan::params::ParamTable;
+
+/// The GPU aggregate for `exec`, or every reason against it.
+///
+/// A final step is replaced together with the partial step below it; with `gpu.exchanges = 'keep'` it stays on the CPU
+/// and the partial step is replaced alone, if its state is exact.
+pub(crate) fn check(exec: &AggregateExec, context: &RuleContext<'_>) -> Result<Proposal, Vec<Reason>> {
+    match exec.mode() {
+        AggregateMode::Single | AggregateMode::SinglePartitioned => {
+            let (aggregates, params) = lower(exec, context)?;
+            propose(exec, None, 1, aggregates, params)
+        }
+        AggregateMode::Partial => {
+            let (aggregates, params) = lower(exec, context)?;
+            let rounded = rounded_states(exec, &aggregates);
+            if rounded.is_empty() { propose(exec, None, 1, aggregates, params) } else { Err(rounded) }
+        }
+        AggregateMode::Final | AggregateMode::FinalPartitioned => {
+            check_shape(exec)?;
+            if context.options.exchanges == Exchanges::Keep {
+                return Err(vec![Reason::ExchangesKept]);
+            }
+            let (partial, nodes) = partial_below(exec)?;
+            let (aggregates, params) = lower(partial, context)?;
+            propose(partial, Some(exec), nodes, aggregates, params)
+        }
+        AggregateMode::PartialReduce => {
+            Err(vec![Reason::UnsupportedOperator { operator: format!("AggregateExec in mode {:?}", exec.mode()) }])
+        }
+    }
+}
+
+fn propose(
+    exec: &AggregateExec,
+    final_exec: Option<&AggregateExec>,
+    nodes: usize,
+    aggregates: Vec<AggregateSpec>,
+    params: ParamTable,
+) -> Result<Proposal, Vec<Reason>> {
+    let op = AggregateOp::try_new(exec, final_exec, aggregates, params)
+        .map_err(|error| vec![Reason::ConversionFailed { message: error.to_string() }])?;
+    Ok(Proposal::breaker(Arc::new(op), nodes))
+}
+
+/// The partial step below a final one, and how many nodes there are from the final to the partial step.
+fn partial_below(exec: &AggregateExec) -> Result<(&AggregateExec, usize), Vec<Reason>> {
+    let mut plan: &Arc<dyn ExecutionPlan> = exec.input();
+    let mut nodes = 2;
+    loop {
+        if let Some(partial) = plan.downcast_ref::<AggregateExec>() {
+            let matches = *partial.mode() == AggregateMode::Partial && same_functions(exec, partial);
+            return if matches { Ok((partial, nodes)) } else { Err(vec![Reason::FinalWithoutPartial]) };
+        }
+        plan = if let Some(coalesce) = plan.downcast_ref::<CoalescePartitionsExec>() {
+            if coalesce.fetch().is_some() {
+                return Err(vec![Reason::Fetch { operator: coalesce.name().to_string() }]);
+            }
+            coalesce.input()
+        } else if let Some(cooperative) = plan.downcast_ref::<CooperativeExec>() {
+            cooperative.input()
+        } else {
+            return Err(vec![Reason::FinalWithoutPartial]);
+        };
+        nodes += 1;
+    }
+}
+
+fn same_functions(a: &AggregateExec, b: &AggregateExec) -> bool {
+    a.aggr_expr().len() == b.aggr_expr().len()
+        && a.aggr_expr().iter().zip(b.aggr_expr()).all(|(a, b)| a.fun() == b.fun() && a.field() == b.field())
+}
+
+/// What holds for every mode: no groups, no limit, at least one aggregate.
+fn check_shape(exec: &AggregateExec) -> Result<(), Vec<Reason>> {
+    if !exec.group_expr().is_true_no_grouping() {
+        return Err(vec![Reason::Grouping]);
+    }
+    if exec.limit_options().is_some() || exec.fetch().is_some() {
+        return Err(vec![Reason::Fetch { operator: exec.name().to_string() }]);
+    }
+    if exec.aggr_expr().is_empty() {
+        return Err(vec![Reason::aggregate(&exec.name(), "it has no aggregate functions")]);
+    }
+    Ok(())
+}
+
+/// Lowers the aggregates of a node that reads raw rows.
+fn lower(exec: &AggregateExec, context: &RuleContext<'_>) -> Result<(Vec<AggregateSpec>, ParamTable), Vec<Reason>> {
+    check_shape(exec)?;
+    let schema = exec.input().schema();
+    let mut lowering = Lowering::new(Arc::clone(&schema));
+    let specs: Vec<_> = exec
+        .aggr_expr()
+        .iter()
+        .zip(exec.filter_expr())
+        .map(|(aggregate, filter)| {
+            let call = Call { aggregate, name: name(aggregate), schema: &schema };
+            // Both parts, so that every reason is found.
+            let filter = filter.as_ref().map(|filter| lowering.boolean(filter)).transpose();
+            let spec = call.lower(&mut lowering);
+            spec.and_then(|spec| Ok(spec.filtered_by(filter?)))
+        })
+        .collect();
+    let specs = specs.into_iter().map(|spec| spec.map(|spec| spec.0)).collect::<Result<Vec<_>, _>>();
+    lowering.finish(context.caps, specs)
+}
+
+/// Aggregates whose state would be rounded in every partition.
+fn rounded_states(exec: &AggregateExec, aggregates: &[AggregateSpec]) -> Vec<Reason> {
+    let named = exec.aggr_expr().iter().zip(aggregates);
+    named
+        .filter(|(_, spec)| spec.kind == AggregateKind::SumAsFloat64)
+        .map(|(aggregate, _)| Reason::RoundedState { aggregate: shorten(&name(aggregate)) })
+        .collect()
+}
+
+fn name(aggregate: &AggregateFunctionExpr) -> &str {
+    aggregate.human_display().unwrap_or_else(|| aggregate.name())
+}
+
+/// A lowered aggregate.
+struct Spec(AggregateSpec);
+
+impl Spec {
+    fn of(kind: AggregateKind, arg: Arc<Expr>) -> Self {
+        Spec(AggregateSpec { kind, arg: Some(arg), filter: None })
+    }
+
+    fn rows(filter: Option<Arc<Expr>>) -> Self {
+        Spec(AggregateSpec { kind: AggregateKind::CountRows, arg: None, filter })
+    }
+
+    /// Adds a FILTER clause to the condition that is there.
+    fn filtered_by(mut self, filter: Option<Arc<Expr>>) -> Self {
+        self.0.filter = match (self.0.filter.take(), filter) {
+            (Some(own), Some(filter)) => Some(Arc::new(Expr::And(filter, own))),
+            (own, filter) => own.or(filter),
+        };
+        self
+    }
+}
+
+/// One aggregate function call.
+struct Call<'a> {
+    aggregate: &'a AggregateFunctionExpr,
+    name: &'a str,
+    schema: &'a SchemaRef,
+}
+
+impl Call<'_> {
+    fn lower(&self, lowering: &mut Lowering) -> Result<Spec, Declined> {
+        let aggregate = self.aggregate;
+        if aggregate.is_distinct() {
+            return Err(lowering.decline(Reason::Distinct { aggregate: shorten(&self.name) }));
+        }
+        if !aggregate.order_bys().is_empty() || aggregate.is_reversed() {
+            return Err(lowering.decline(Reason::OrderSensitive { aggregate: shorten(&self.name) }));
+        }
+        if aggregate.ignore_nulls() {
+            return Err(self.unsupported(lowering, "IGNORE NULLS"));
+        }
+        // By the implementation's type, not by name: a user's own `sum` is another function.
+        let function = aggregate.fun().inner();
+        let args = aggregate.expressions();
+        if function.is::<Count>() {
+            return self.count(lowering, &args);
+        }
+        let [arg] = args.as_slice() else {
+            return Err(self.unsupported(lowering, "it does not have one argument"));
+        };
+        if function.is::<Sum>() {
+            self.sum(lowering, arg)
+        } else if function.is::<Avg>() {
+            self.avg(lowering, arg)
+        } else if function.is::<Min>() {
+            Ok(Spec::of(AggregateKind::Min, self.same_type(lowering, arg)?))
+        } else if function.is::<Max>() {
+            Ok(Spec::of(AggregateKind::Max, self.same_type(lowering, arg)?))
+        } else {
+            let why = format!("the aggregate function {} has no GPU counterpart", aggregate.fun().name());
+            Err(self.unsupported(lowering, &why))
+        }
+    }
+
+    /// Rows in which no argument is NULL.
+    fn count(&self, lowering: &mut Lowering, args: &[Arc<dyn PhysicalExpr>]) -> Result<Spec, Declined> {
+        let nullable: Vec<_> = args.iter().filter(|arg| !self.never_null(arg)).collect();
+        match nullable.as_slice() {
+            [] => Ok(Spec::rows(None)),
+            [arg] => Ok(Spec::of(AggregateKind::Count, lowering.lower(arg)?)),
+            args => {
+                let present: Vec<_> = args.iter().map(|arg| lowering.lower(arg)).collect();
+                let present = present.into_iter().collect::<Result<Vec<_>, _>>()?;
+                let all = present
+                    .into_iter()
+                    .map(|arg| Arc::new(Expr::IsNotNull(arg)))
+                    .reduce(|all, next| Arc::new(Expr::And(all, next)));
+                Ok(Spec::rows(all))
+            }
+        }
+    }
+
+    /// True for arguments without NULLs that need no look at any row, and whose evaluation cannot raise.
+    fn never_null(&self, arg: &Arc<dyn PhysicalExpr>) -> bool {
+        match arg.downcast_ref::<Literal>() {
+            Some(literal) => !literal.value().is_null(),
+            None => arg.is::<Column>() && arg.nullable(self.schema).is_ok_and(|nullable| !nullable),
+        }
+    }
+
+    fn sum(&self, lowering: &mut Lowering, arg: &Arc<dyn PhysicalExpr>) -> Result<Spec, Declined> {
+        self.no_floats(lowering, arg)?;
+        let arg = lowering.lower(arg)?;
+        let result = self.aggregate.field().data_type().clone();
+        match (arg.value_type(), result) {
+            (ValueType::Int64, DataType::Int64) | (ValueType::UInt64, DataType::UInt64) => {
+                Ok(Spec::of(AggregateKind::SumInt, arg))
+            }
+            (ValueType::Decimal { .. }, DataType::Decimal128(..)) => Ok(Spec::of(AggregateKind::SumDecimal, arg)),
+            (ty, result) => Err(self.unsupported(lowering, &format!("a sum of {ty:?} as {result}"))),
+        }
+    }
+
+    fn avg(&self, lowering: &mut Lowering, arg: &Arc<dyn PhysicalExpr>) -> Result<Spec, Declined> {
+        if let Some(integer) = self.integer_as_double(arg) {
+            let arg = lowering.lower(&integer)?;
+            if is_integer(arg.value_type()) {
+                return Ok(Spec::of(AggregateKind::SumAsFloat64, arg));
+            }
+            return Err(self.unsupported(lowering, "an average that is not over integers"));
+        }
+        self.no_floats(lowering, arg)?;
+        let arg = lowering.lower(arg)?;
+        // From 26 digits on DataFusion sums in 256 bits, which do not wrap where ours do.
+        let state = self.aggregate.state_fields().ok().and_then(|fields| fields.get(1).cloned());
+        let sum_fits = state.is_some_and(|field| matches!(field.data_type(), DataType::Decimal128(..)));
+        match arg.value_type() {
+            ValueType::Decimal { .. } if sum_fits => Ok(Spec::of(AggregateKind::SumDecimal, arg)),
+            ty @ ValueType::Decimal { .. } => {
+                Err(self.unsupported(lowering, &format!("an average of {ty:?} is summed in 256 bits")))
+            }
+            ty => Err(self.unsupported(lowering, &format!("an average of {ty:?}"))),
+        }
+    }
+
+    /// The integer of `CAST(x AS DOUBLE)`, which is how DataFusion plans the average of integers.
+    fn integer_as_double(&self, arg: &Arc<dyn PhysicalExpr>) -> Option<Arc<dyn PhysicalExpr>> {
+        let cast = arg.downcast_ref::<CastExpr>()?;
+        let from = cast.expr().data_type(self.schema).ok()?;
+        (*cast.cast_type() == DataType::Float64 && from.is_integer()).then(|| Arc::clone(cast.expr()))
+    }
+
+    /// The argument of MIN and MAX, whose result has the argument's type.
+    fn same_type(&self, lowering: &mut Lowering, arg: &Arc<dyn PhysicalExpr>) -> Result<Arc<Expr>, Declined> {
+        let lowered = lowering.lower(arg)?;
+        if arg.data_type(self.schema).is_ok_and(|ty| ty == *self.aggregate.field().data_type()) {
+            Ok(lowered)
+        } else {
+            Err(self.unsupported(lowering, "its result has another type than its argument"))
+        }
+    }
+
+    fn no_floats(&self, lowering: &mut Lowering, arg: &Arc<dyn PhysicalExpr>) -> Result<(), Declined> {
+        match arg.data_type(self.schema) {
+            Ok(ty) if ty.is_floating() => {
+                Err(lowering.decline(Reason::FloatArithmetic { expression: shorten(&self.name) }))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn unsupported(&self, lowering: &mut Lowering, why: &str) -> Declined {
+        lowering.decline(Reason::aggregate(&self.name, why))
+    }
+}
