@@ -14,7 +14,7 @@ use datafusion::error::Result;
 use datafusion::execution::context::SessionContext;
 use datafusion::physical_plan::{ExecutionPlan, collect, displayable};
 use datafusion::prelude::ParquetReadOptions;
-use datafusion_wgpu::{GpuRuntime, placement_report, register_gpu};
+use datafusion_wgpu::{placement_report, register_gpu, shared_runtime};
 
 #[path = "../tests/support/tpch.rs"]
 mod tpch;
@@ -141,7 +141,7 @@ async fn run(options: &Options) -> Result<()> {
 
 /// Lists the adapters and sets the session to the wanted one. Software adapters are allowed: this is a demonstration.
 async fn choose_adapter(ctx: &SessionContext, adapter: &str) -> Result<()> {
-    let runtime = GpuRuntime::new();
+    let runtime = shared_runtime();
     if runtime.adapters().is_empty() {
         return plan_err!(
             "no GPU adapter: there is no Vulkan, Metal or DirectX 12 driver (on Debian and Ubuntu, \

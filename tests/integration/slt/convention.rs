@@ -2,6 +2,8 @@
 //!
 //! - `# gpu: GpuAggregateExec GpuFilterExec`: with the rule forced, exactly these kinds of GPU node are in the plan, and
 //!   they ran on the device.
+//! - `# keep: GpuFilterExec`: the same for a plan with several partitions whose exchanges are kept, where it differs; `none`
+//!   for no node.
 //! - `# cpu: UnsupportedType`: the placement report gives these reasons. Without a `# gpu:` line there is no GPU node.
 //! - `# fallback: Fault`: at run time batches were handed to the CPU for exactly these reasons.
 //! - `# idle:` beside `# gpu:`: nothing is launched, because there is no row.
@@ -16,6 +18,7 @@ use super::engine::Ran;
 #[derive(Debug, Default, Clone, PartialEq)]
 pub struct Convention {
     nodes: BTreeSet<String>,
+    kept_nodes: Option<BTreeSet<String>>,
     reasons: BTreeSet<String>,
     fallbacks: BTreeSet<String>,
     idle: bool,
@@ -40,6 +43,8 @@ impl Convention {
             }
             match word {
                 "gpu" => convention.nodes = values,
+                "keep" if values.contains("none") => convention.kept_nodes = Some(BTreeSet::new()),
+                "keep" => convention.kept_nodes = Some(values),
                 "cpu" => convention.reasons = values,
                 "fallback" => convention.fallbacks = values,
                 "idle" => convention.idle = true,
@@ -50,7 +55,7 @@ impl Convention {
             return Ok(None);
         }
         if !seen.contains("gpu") && (!seen.contains("cpu") || seen.len() > 1) {
-            return Err(format!("'# fallback:' and '# idle:' need '# gpu:': {lines:?}"));
+            return Err(format!("'# keep:', '# fallback:' and '# idle:' need '# gpu:': {lines:?}"));
         }
         Ok(Some(convention))
     }
@@ -60,11 +65,13 @@ impl Convention {
         *self == Convention::default()
     }
 
-    /// What does not hold. `reasons` are the codes of the placement report.
-    pub fn check(&self, ran: &Ran, reasons: Result<BTreeSet<String>, String>) -> Vec<String> {
+    /// What does not hold. `reasons` are the codes of the placement report; `kept` tells that the plan has several
+    /// partitions and keeps its exchanges.
+    pub fn check(&self, ran: &Ran, kept: bool, reasons: Result<BTreeSet<String>, String>) -> Vec<String> {
         let mut failures = vec![];
-        if ran.gpu_nodes != self.nodes {
-            failures.push(format!("GPU nodes: {:?}, claimed {:?}", ran.gpu_nodes, self.nodes));
+        let nodes = self.kept_nodes.as_ref().filter(|_| kept).unwrap_or(&self.nodes);
+        if ran.gpu_nodes != *nodes {
+            failures.push(format!("GPU nodes: {:?}, claimed {nodes:?}", ran.gpu_nodes));
         }
         match reasons {
             Ok(reasons) if self.reasons.is_subset(&reasons) => {}
@@ -74,7 +81,7 @@ impl Convention {
         if ran.finished && ran.fallbacks != self.fallbacks {
             failures.push(format!("fallbacks: {:?}, claimed {:?}", ran.fallbacks, self.fallbacks));
         }
-        let launches_expected = !self.nodes.is_empty() && !self.idle;
+        let launches_expected = !nodes.is_empty() && !self.idle;
         if ran.finished && (ran.dispatches > 0) != launches_expected {
             failures.push(format!("{} kernel launches with {:?} in the plan", ran.dispatches, ran.gpu_nodes));
         }
@@ -113,12 +120,16 @@ fn checks() {
     let set = |names: &[&str]| names.iter().map(|n| n.to_string()).collect::<BTreeSet<_>>();
     let claim = Convention { nodes: set(&["A"]), reasons: set(&["R"]), ..Default::default() };
     let ran = Ran { gpu_nodes: set(&["A"]), dispatches: 1, finished: true, ..Default::default() };
-    assert_eq!(claim.check(&ran, Ok(set(&["R", "S"]))), Vec::<String>::new());
-    assert_eq!(claim.check(&ran, Ok(set(&["S"]))).len(), 1);
-    assert_eq!(claim.check(&ran, Err("none".into())).len(), 1);
+    assert_eq!(claim.check(&ran, false, Ok(set(&["R", "S"]))), Vec::<String>::new());
+    assert_eq!(claim.check(&ran, false, Ok(set(&["S"]))).len(), 1);
+    assert_eq!(claim.check(&ran, false, Err("none".into())).len(), 1);
     let reasons = || Ok(set(&["R"]));
-    assert_eq!(claim.check(&Ran { gpu_nodes: set(&["A", "B"]), ..ran.clone() }, reasons()).len(), 1);
-    assert_eq!(claim.check(&Ran { dispatches: 0, ..ran.clone() }, reasons()).len(), 1);
-    assert_eq!(claim.check(&Ran { fallbacks: set(&["Fault"]), ..ran.clone() }, reasons()).len(), 1);
-    assert_eq!(claim.check(&Ran { finished: false, dispatches: 0, ..ran }, reasons()), Vec::<String>::new());
+    assert_eq!(claim.check(&Ran { gpu_nodes: set(&["A", "B"]), ..ran.clone() }, false, reasons()).len(), 1);
+    assert_eq!(claim.check(&Ran { dispatches: 0, ..ran.clone() }, false, reasons()).len(), 1);
+    assert_eq!(claim.check(&Ran { fallbacks: set(&["Fault"]), ..ran.clone() }, false, reasons()).len(), 1);
+    let kept = Convention { kept_nodes: Some(set(&["B"])), ..claim.clone() };
+    let ran_b = Ran { gpu_nodes: set(&["B"]), ..ran.clone() };
+    assert_eq!(kept.check(&ran_b, true, reasons()), Vec::<String>::new());
+    assert_eq!(kept.check(&ran_b, false, reasons()).len(), 1);
+    assert_eq!(claim.check(&Ran { finished: false, dispatches: 0, ..ran }, false, reasons()), Vec::<String>::new());
 }

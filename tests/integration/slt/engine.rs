@@ -30,6 +30,7 @@ pub enum Rule {
 /// One session, and what its last query did.
 pub struct Engine {
     pub rule: Rule,
+    pub partitions: usize,
     ctx: SessionContext,
     state: Mutex<State>,
 }
@@ -78,7 +79,7 @@ impl Engine {
             .with_information_schema(true)
             .set_usize("datafusion.optimizer.repartition_file_min_size", 1);
         let ctx = SessionContext::new_with_config(config);
-        let engine = Engine { rule, ctx, state: Mutex::default() };
+        let engine = Engine { rule, partitions, ctx, state: Mutex::default() };
         if let Rule::Forced { exchanges } = rule {
             register_gpu(&engine.ctx)?;
             for (option, value) in [
@@ -170,14 +171,14 @@ fn visit(plan: &dyn ExecutionPlan, f: &mut dyn FnMut(&dyn ExecutionPlan)) {
 }
 
 impl Ran {
-    /// Adds what `node` counted while it ran: `dispatches`, and `fallbacks_<reason>` for each reason.
+    /// Adds what `node` counted while it ran: `dispatches`, and `fallback.<reason>` for each reason.
     fn add_metrics(&mut self, node: &dyn ExecutionPlan) {
         let Some(metrics) = node.metrics() else { return };
         for metric in metrics.iter() {
             let (name, value) = (metric.value().name(), metric.value().as_usize());
             if name == "dispatches" {
                 self.dispatches += value;
-            } else if let (Some(reason), true) = (name.strip_prefix("fallbacks_"), value > 0) {
+            } else if let (Some(reason), true) = (name.strip_prefix("fallback."), value > 0) {
                 self.fallbacks.insert(reason.to_string());
             }
         }
