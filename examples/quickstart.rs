@@ -14,6 +14,7 @@ use datafusion::error::Result;
 use datafusion::execution::context::SessionContext;
 use datafusion::physical_plan::{ExecutionPlan, collect, displayable};
 use datafusion::prelude::ParquetReadOptions;
+use datafusion_wgpu::memory::AdapterSelector;
 use datafusion_wgpu::{placement_report, register_gpu, shared_runtime};
 
 #[path = "../tests/support/tpch.rs"]
@@ -152,6 +153,8 @@ async fn choose_adapter(ctx: &SessionContext, adapter: &str) -> Result<()> {
     for adapter in runtime.adapters() {
         println!("  {}  {} ({:?}, {})", adapter.index, adapter.name, adapter.kind, adapter.backend);
     }
+    let wanted = AdapterSelector { adapter: adapter.to_string(), allow_software: true };
+    println!("taken: {}", runtime.select(&wanted)?.caps().name);
     set(ctx, "gpu.allow_software_adapter", "true").await?;
     if !adapter.is_empty() {
         set(ctx, "gpu.adapter", &format!("'{}'", adapter.replace('\'', "''"))).await?;

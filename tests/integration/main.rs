@@ -1,7 +1,11 @@
 //! Integration tests in one binary: a test binary that links DataFusion is large, and linking it takes a while.
 
+mod fallback;
+mod harness;
 mod layering;
+mod placement;
 mod slt;
+mod sources;
 mod tpch_data;
 
 #[path = "../support/tpch.rs"]
