@@ -50,6 +50,9 @@ pub(crate) struct Outcome {
 }
 
 impl GpuOffload {
+    /// The rule's name in DataFusion's list.
+    pub const NAME: &'static str = "gpu_offload";
+
     /// The rule for adapters of `runtime`; which of them is used is up to the options of each session.
     pub fn new(runtime: Arc<GpuRuntime>) -> Self {
         Self { runtime }
@@ -92,7 +95,7 @@ impl PhysicalOptimizerRule for GpuOffload {
     }
 
     fn name(&self) -> &str {
-        "gpu_offload"
+        Self::NAME
     }
 
     fn schema_check(&self) -> bool {

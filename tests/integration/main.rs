@@ -4,6 +4,7 @@ mod fallback;
 mod harness;
 mod layering;
 mod placement;
+mod random;
 mod slt;
 mod sources;
 mod tpch_data;
