@@ -1,58 +1,443 @@
-//! One generation of an open device.
-use super::budget::MemoryScope;
+//! One generation of an open device, with the four choke points: allocate, submit, map, compile.
+//!
+//! Everything that may fail on the device goes through here, so that out-of-memory, validation errors, injected
+//! faults and loss become typed errors in one place. wgpu reports the use of a lost device to nobody: each
+//! choke point asks for the loss itself.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use futures::FutureExt;
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+use crate::error::{GpuError, GpuResult};
+
+use super::budget::{MemoryScope, Reclaim};
 use super::caps::DeviceCaps;
+use super::faults::{Choke, FaultAction, FaultPlan};
+use super::pipeline::PipelineCache;
+use super::poll::{self, Progress};
+use super::pool::{BufferPool, size_class};
+use super::stats::LaunchStats;
+
 pub use super::pipeline::{BindingKind, Pipeline, ShaderSource};
 pub use super::pool::{BufferKind, DeviceBuffer};
-use super::stats::LaunchStats;
-use crate::error::GpuResult;
-use std::sync::Arc;
-/// One generation of an open device.
-#[derive(Debug)]
-pub struct DeviceContext {}
-impl DeviceContext {
-    pub fn caps(&self) -> &Arc<DeviceCaps> {
-        todo!()
+
+/// Read-backs from this size on are copied out of mapped memory by a blocking task.
+const INLINE_READ_BYTES: u64 = 1 << 20;
+
+/// Error scopes for all kinds of errors of this thread. Guards of wgpu cannot be sent, so no await can lie between.
+pub(crate) struct ErrorScopes {
+    guards: [wgpu::ErrorScopeGuard; 3],
+}
+
+impl ErrorScopes {
+    pub(crate) fn push(device: &wgpu::Device) -> Self {
+        let push = |filter| device.push_error_scope(filter);
+        ErrorScopes {
+            guards: [
+                push(wgpu::ErrorFilter::Internal),
+                push(wgpu::ErrorFilter::Validation),
+                push(wgpu::ErrorFilter::OutOfMemory),
+            ],
+        }
     }
-    pub fn generation(&self) -> u64 {
-        todo!()
-    }
-    /// For encoders and bind groups only.
-    pub fn device(&self) -> &wgpu::Device {
-        todo!()
-    }
-    pub fn is_lost(&self) -> bool {
-        todo!()
-    }
-    pub fn allocate(
-        self: &Arc<Self>,
-        _memory: &MemoryScope,
-        _bytes: u64,
-        _kind: BufferKind,
-    ) -> GpuResult<Arc<DeviceBuffer>> {
-        todo!()
-    }
-    pub fn submit(self: &Arc<Self>, _encoder: wgpu::CommandEncoder) -> GpuResult<Submission> {
-        todo!()
-    }
-    pub async fn map_read(self: &Arc<Self>, _buffer: &Arc<DeviceBuffer>, _bytes: u64) -> GpuResult<Vec<u8>> {
-        todo!()
-    }
-    pub fn pipeline(self: &Arc<Self>, _source: &ShaderSource) -> GpuResult<Arc<Pipeline>> {
-        todo!()
-    }
-    pub async fn compile(
-        self: &Arc<Self>,
-        _source: ShaderSource,
-        _stats: &LaunchStats,
-    ) -> GpuResult<Arc<Pipeline>> {
-        todo!()
+
+    /// The first error since `push`.
+    pub(crate) fn pop(self) -> Option<wgpu::Error> {
+        let [internal, validation, memory] = self.guards;
+        // Scopes end in reverse order; on native backends the futures are ready at once.
+        let errors = [memory, validation, internal].map(|guard| guard.pop().now_or_never().flatten());
+        errors.into_iter().flatten().next()
     }
 }
+
+/// What the views of one generation share.
+#[derive(Debug)]
+pub(crate) struct ContextCore {
+    device: wgpu::Device,
+    queue: wgpu::Queue,
+    generation: u64,
+    progress: Arc<Progress>,
+    pool: Arc<BufferPool>,
+    pipelines: PipelineCache,
+    /// Makes the numbers of submissions follow their order in the queue.
+    submitting: Mutex<()>,
+    query_sets: Mutex<Vec<wgpu::QuerySet>>,
+}
+
+impl ContextCore {
+    /// Takes an open device over and starts its poll thread.
+    pub(crate) fn new(
+        device: wgpu::Device,
+        queue: wgpu::Queue,
+        generation: u64,
+        idle_cap: u64,
+    ) -> std::io::Result<Arc<Self>> {
+        let progress = Arc::new(Progress::default());
+        let lost = Arc::clone(&progress);
+        device.set_device_lost_callback(move |reason, message| {
+            lost.mark_lost(&format!("{reason:?} {message}"))
+        });
+        let uncaught = Arc::clone(&progress);
+        device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| {
+            tracing::error!(%error, "GPU error outside of any scope");
+            uncaught.remember_error(error.to_string());
+        }));
+        poll::spawn(device.clone(), queue.clone(), Arc::clone(&progress))?;
+        let pool = BufferPool::new(Arc::clone(&progress), idle_cap);
+        Ok(Arc::new(ContextCore {
+            device,
+            queue,
+            generation,
+            progress,
+            pool,
+            pipelines: PipelineCache::default(),
+            submitting: Mutex::new(()),
+            query_sets: Mutex::new(Vec::new()),
+        }))
+    }
+
+    pub(crate) fn pool(&self) -> &Arc<BufferPool> {
+        &self.pool
+    }
+
+    pub(crate) fn is_lost(&self) -> bool {
+        self.progress.is_lost()
+    }
+
+    /// Like `is_lost`, and notices a loss that nobody was told of.
+    pub(crate) fn check_lost(&self) -> bool {
+        if !self.progress.is_lost() {
+            poll::poll_now(&self.device, &self.progress);
+        }
+        self.progress.is_lost()
+    }
+
+    /// Destroys the device, as a driver would.
+    pub(crate) fn lose(&self) {
+        self.device.destroy();
+        poll::poll_now(&self.device, &self.progress);
+        // With work in flight wgpu reports the loss only after it.
+        self.progress.mark_lost("destroyed on purpose");
+    }
+
+    /// The loss, if that is behind an error, else the error.
+    fn classify(&self, error: GpuError) -> GpuError {
+        self.check_lost();
+        self.progress.lost_error().unwrap_or(error)
+    }
+}
+
+impl Drop for ContextCore {
+    fn drop(&mut self) {
+        self.progress.shut_down();
+    }
+}
+
+/// One generation of an open device. Cheap to share; when the last holder and the `GpuDevice` let it go, its poll
+/// thread ends. After a loss every call gives `GpuError::DeviceLost`, and `GpuDevice::context` a new generation.
+#[derive(Debug)]
+pub struct DeviceContext {
+    core: Arc<ContextCore>,
+    caps: Arc<DeviceCaps>,
+    faults: Arc<FaultPlan>,
+}
+
+impl DeviceContext {
+    pub(crate) fn new(core: Arc<ContextCore>, caps: Arc<DeviceCaps>, faults: Arc<FaultPlan>) -> Arc<Self> {
+        Arc::new(DeviceContext { core, caps, faults })
+    }
+
+    /// Limits and features; lowered ones where the device was made by `GpuDevice::with_caps`.
+    pub fn caps(&self) -> &Arc<DeviceCaps> {
+        &self.caps
+    }
+
+    /// 1 for the first device, one more after each loss.
+    pub fn generation(&self) -> u64 {
+        self.core.generation
+    }
+
+    /// The wgpu device, for encoders and bind groups only.
+    pub fn device(&self) -> &wgpu::Device {
+        &self.core.device
+    }
+
+    /// Whether the device was lost. A loss is noticed by the next call that touches the device.
+    pub fn is_lost(&self) -> bool {
+        self.core.is_lost()
+    }
+
+    pub(crate) fn pool(&self) -> &Arc<BufferPool> {
+        &self.core.pool
+    }
+
+    pub(crate) fn queue(&self) -> &wgpu::Queue {
+        &self.core.queue
+    }
+
+    pub(crate) fn classify(&self, error: GpuError) -> GpuError {
+        self.core.classify(error)
+    }
+
+    /// Refuses on a lost device; counts injected faults.
+    fn pass(&self, at: Choke, fault: impl FnOnce() -> GpuError) -> GpuResult<()> {
+        match self.faults.check(at) {
+            Some(FaultAction::Lose) => self.core.lose(),
+            Some(FaultAction::Fail) => return Err(fault()),
+            None => {}
+        }
+        self.core.progress.lost_error().map_or(Ok(()), Err)
+    }
+
+    /// A buffer of at least `bytes`, rounded up to a size class, its bytes reserved in the ledger first. Contents
+    /// are undefined; a `Staging` buffer is mapped. Errors: `OutOfDeviceMemory` by the ledger, `AllocationRefused`
+    /// by the driver, `Limit` beyond the largest buffer.
+    pub fn allocate(
+        self: &Arc<Self>,
+        memory: &MemoryScope,
+        bytes: u64,
+        kind: BufferKind,
+    ) -> GpuResult<Arc<DeviceBuffer>> {
+        let refused = |message: String| GpuError::AllocationRefused {
+            consumer: memory.consumer().to_string(),
+            bytes,
+            message,
+        };
+        self.pass(Choke::Allocate, || refused("injected fault".to_string()))?;
+        let limit = self.caps.max_buffer_bytes;
+        if bytes > limit {
+            return Err(GpuError::Limit { what: "the size of a buffer", need: bytes, limit });
+        }
+        let size = match size_class(bytes) {
+            class if class <= limit => class,
+            _ => bytes.next_multiple_of(16).min(limit & !15),
+        };
+        // Taken out first, so that reserving doesn't evict the very buffer that will be reused.
+        let recycled = self.core.pool.take(kind, size);
+        let reservation = match memory.reserve(size) {
+            Ok(reservation) => reservation,
+            Err(error) => {
+                recycled.into_iter().for_each(|raw| self.core.pool.put(kind, raw));
+                return Err(error);
+            }
+        };
+        let raw = match recycled {
+            Some(raw) => raw,
+            None => self.create(size, kind).map_err(|error| self.classify(refused(error)))?,
+        };
+        Ok(DeviceBuffer::new(raw, kind, Arc::clone(&self.core.pool), reservation))
+    }
+
+    /// Creates a buffer; on out-of-memory once more after all free buffers were given up.
+    fn create(&self, size: u64, kind: BufferKind) -> Result<wgpu::Buffer, String> {
+        let attempt = || {
+            let scopes = ErrorScopes::push(&self.core.device);
+            let buffer = self.core.device.create_buffer(&wgpu::BufferDescriptor {
+                label: None,
+                size,
+                usage: kind.usage(),
+                mapped_at_creation: kind == BufferKind::Staging,
+            });
+            match scopes.pop() {
+                None => Ok(buffer),
+                Some(error) => Err(error),
+            }
+        };
+        match attempt() {
+            Err(wgpu::Error::OutOfMemory { .. }) if self.core.pool.idle_bytes() > 0 => {
+                self.core.pool.reclaim(u64::MAX);
+                attempt().map_err(|error| error.to_string())
+            }
+            result => result.map_err(|error| error.to_string()),
+        }
+    }
+
+    /// Finishes and submits an encoder. Errors in its commands are found here (`KernelFault`); those on the device
+    /// only by waiting.
+    pub fn submit(self: &Arc<Self>, encoder: wgpu::CommandEncoder) -> GpuResult<Submission> {
+        self.submit_for(encoder, true)
+    }
+
+    /// `submit`; without `notify` the poll thread is left asleep until a mapping is announced.
+    fn submit_for(&self, encoder: wgpu::CommandEncoder, notify: bool) -> GpuResult<Submission> {
+        let fault = |message| GpuError::KernelFault { kernel: "a submission".to_string(), message };
+        self.pass(Choke::Submit, || fault("injected fault".to_string()))?;
+        let progress = &self.core.progress;
+        let scopes = ErrorScopes::push(&self.core.device);
+        let commands = encoder.finish();
+        let submitting = self.core.submitting.lock();
+        let index = self.core.queue.submit([commands]);
+        if let Some(error) = scopes.pop() {
+            drop(submitting);
+            let earlier = progress.take_error().map_or_else(String::new, |text| format!("; earlier: {text}"));
+            return Err(self.classify(fault(format!("{error}{earlier}"))));
+        }
+        let sequence = progress.submitted(index, notify);
+        drop(submitting);
+        match progress.lost_error() {
+            Some(error) => Err(error),
+            None => Ok(Submission { progress: Arc::clone(progress), sequence }),
+        }
+    }
+
+    /// The first `bytes` of a `ReadBack` buffer, once the work submitted before has finished; unmaps.
+    pub async fn map_read(self: &Arc<Self>, buffer: &Arc<DeviceBuffer>, bytes: u64) -> GpuResult<Vec<u8>> {
+        let mut parts = self.read_parts(buffer, vec![(0, bytes)]).await?;
+        Ok(parts.pop().unwrap_or_default())
+    }
+
+    /// `submit`, and the byte ranges (offset, length) of each read-back buffer after it: one wait.
+    pub(crate) async fn submit_and_read(
+        self: &Arc<Self>,
+        encoder: wgpu::CommandEncoder,
+        reads: Vec<(Arc<DeviceBuffer>, Vec<(u64, u64)>)>,
+    ) -> GpuResult<Vec<Vec<u8>>> {
+        self.submit_for(encoder, false)?;
+        let mut pending = Vec::with_capacity(reads.len());
+        for (buffer, ranges) in reads {
+            pending.push((self.begin_read(&buffer)?, buffer, ranges));
+        }
+        let mut parts = Vec::new();
+        for (receiver, buffer, ranges) in pending {
+            parts.extend(self.end_read(receiver, &buffer, ranges).await?);
+        }
+        Ok(parts)
+    }
+
+    async fn read_parts(
+        self: &Arc<Self>,
+        buffer: &Arc<DeviceBuffer>,
+        ranges: Vec<(u64, u64)>,
+    ) -> GpuResult<Vec<Vec<u8>>> {
+        let receiver = self.begin_read(buffer)?;
+        self.end_read(receiver, buffer, ranges).await
+    }
+
+    fn begin_read(&self, buffer: &Arc<DeviceBuffer>) -> GpuResult<oneshot::Receiver<GpuResult<()>>> {
+        if buffer.kind() != BufferKind::ReadBack {
+            return Err(GpuError::Internal(format!("read-back of a {:?} buffer", buffer.kind())));
+        }
+        self.pass(Choke::Map, || poll::map_error("injected fault".to_string()))?;
+        let (ticket, receiver) = self.core.progress.announce_map(true)?;
+        let receiver =
+            receiver.ok_or_else(|| GpuError::Internal("a mapping without a receiver".to_string()))?;
+        buffer.set_mapping();
+        buffer.raw().map_async(wgpu::MapMode::Read, .., move |result| ticket.finish(result));
+        self.core.progress.notify();
+        Ok(receiver)
+    }
+
+    async fn end_read(
+        self: &Arc<Self>,
+        receiver: oneshot::Receiver<GpuResult<()>>,
+        buffer: &Arc<DeviceBuffer>,
+        ranges: Vec<(u64, u64)>,
+    ) -> GpuResult<Vec<Vec<u8>>> {
+        let aborted = || Err(poll::map_error("the mapping was aborted".to_string()));
+        receiver.await.unwrap_or_else(|_| aborted()).map_err(|error| self.classify(error))?;
+        let bytes: u64 = ranges.iter().map(|(_, length)| length).sum();
+        let buffer = Arc::clone(buffer);
+        let copy = move || copy_out(&buffer, &ranges);
+        let copied = match tokio::runtime::Handle::try_current() {
+            Ok(runtime) if bytes > INLINE_READ_BYTES => runtime
+                .spawn_blocking(copy)
+                .await
+                .map_err(|error| GpuError::Internal(format!("a read-back task failed: {error}")))?,
+            _ => copy(),
+        };
+        copied.map_err(|error| self.classify(error))
+    }
+
+    /// The pipeline of a shader, compiled if it is not in the cache. Blocks for tens of milliseconds then: async
+    /// callers use [`DeviceContext::compile`]. A shader that is refused, also by a panic in naga, gives
+    /// `ShaderRejected`.
+    pub fn pipeline(self: &Arc<Self>, source: &ShaderSource) -> GpuResult<Arc<Pipeline>> {
+        self.pass(Choke::Compile, || injected_rejection(source))?;
+        self.compile_now(source).map(|(pipeline, _)| pipeline)
+    }
+
+    fn compile_now(&self, source: &ShaderSource) -> GpuResult<(Arc<Pipeline>, bool)> {
+        let compiled = self.core.pipelines.get_or_compile(&self.core.device, source);
+        let compiled = compiled.map_err(|error| self.classify(error))?;
+        self.core.progress.lost_error().map_or(Ok(compiled), Err)
+    }
+
+    /// [`DeviceContext::pipeline`] off the async threads; counts what was compiled and how long it took.
+    pub async fn compile(
+        self: &Arc<Self>,
+        source: ShaderSource,
+        stats: &LaunchStats,
+    ) -> GpuResult<Arc<Pipeline>> {
+        self.pass(Choke::Compile, || injected_rejection(&source))?;
+        if let Some(pipeline) = self.core.pipelines.get(&source) {
+            return Ok(pipeline);
+        }
+        let started = Instant::now();
+        let context = Arc::clone(self);
+        let work = move || context.compile_now(&source);
+        let (pipeline, fresh) = match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => runtime
+                .spawn_blocking(work)
+                .await
+                .map_err(|error| GpuError::Internal(format!("a compile task failed: {error}")))??,
+            Err(_) => work()?,
+        };
+        if fresh {
+            stats.pipelines_compiled.fetch_add(1, Ordering::Relaxed);
+            LaunchStats::add_time(&stats.compile_ns, started);
+        }
+        Ok(pipeline)
+    }
+
+    /// A set of `count` timestamp queries, a used one if there is one.
+    pub(crate) fn take_query_set(&self, count: u32) -> wgpu::QuerySet {
+        let used = self.core.query_sets.lock().pop();
+        used.unwrap_or_else(|| {
+            self.core.device.create_query_set(&wgpu::QuerySetDescriptor {
+                label: None,
+                ty: wgpu::QueryType::Timestamp,
+                count,
+            })
+        })
+    }
+
+    pub(crate) fn put_query_set(&self, set: wgpu::QuerySet) {
+        self.core.query_sets.lock().push(set);
+    }
+}
+
+fn injected_rejection(source: &ShaderSource) -> GpuError {
+    GpuError::ShaderRejected { kernel: source.name.clone(), message: "injected fault".to_string() }
+}
+
+/// Copies ranges out of a mapped buffer and unmaps it.
+fn copy_out(buffer: &DeviceBuffer, ranges: &[(u64, u64)]) -> GpuResult<Vec<Vec<u8>>> {
+    let view = buffer.raw().get_mapped_range(..).map_err(|error| poll::map_error(error.to_string()))?;
+    let copies = ranges.iter().map(|(offset, length)| {
+        let range = usize::try_from(*offset).ok()?..usize::try_from(offset.checked_add(*length)?).ok()?;
+        view.get(range).map(<[u8]>::to_vec)
+    });
+    let copies: Option<Vec<_>> = copies.collect();
+    drop(view);
+    buffer.unmap();
+    copies.ok_or_else(|| GpuError::Internal("a read-back beyond its buffer".to_string()))
+}
+
 /// Submitted work. Dropping it is fine.
 #[derive(Debug)]
-pub struct Submission {}
+pub struct Submission {
+    progress: Arc<Progress>,
+    sequence: u64,
+}
+
 impl Submission {
+    /// Waits until the device has finished the work; `DeviceLost` when it never will.
     pub async fn wait(self) -> GpuResult<()> {
-        todo!()
+        let closed = || Err(GpuError::DeviceLost("its context was dropped".to_string()));
+        self.progress.wait_for(self.sequence).await.unwrap_or_else(|_| closed())
     }
 }

@@ -1,6 +1,7 @@
 //! Counters of one plan node's device work.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 /// Counters of device work, shared by all that work for one plan node. Times are in nanoseconds.
 #[derive(Debug, Default)]
@@ -60,5 +61,10 @@ impl LaunchStats {
     /// Adds to a counter.
     pub(crate) fn add(counter: &AtomicU64, value: u64) {
         counter.fetch_add(value, Ordering::Relaxed);
+    }
+
+    /// Adds the time since `started` to a counter of nanoseconds.
+    pub(crate) fn add_time(counter: &AtomicU64, started: Instant) {
+        Self::add(counter, u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX));
     }
 }

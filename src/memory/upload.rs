@@ -1,23 +1,331 @@
 //! Arrow columns to the device.
-use super::column::DeviceColumn;
-use super::launch::LaunchScope;
-use crate::error::GpuResult;
-use crate::kernels::expr::ValueType;
-use arrow::array::RecordBatch;
+//!
+//! The columns' bytes are cut into chunks. Each chunk is one blocking task: it takes a pooled, mapped staging
+//! buffer, fills it, and submits the copies into the columns' buffers, so that filling by several cores and copying by
+//! the device overlap, and nobody waits for the device: later work is behind the copies in the queue.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Instant;
+
+use arrow::array::{ArrayRef, RecordBatch};
 use arrow::datatypes::DataType;
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+
+use crate::error::{GpuError, GpuResult};
+use crate::kernels::expr::ValueType;
+
+use super::column::{BufferSlice, ColumnRepr, DeviceColumn, MagnitudeBits};
+use super::device::{BufferKind, DeviceBuffer};
+use super::fill::{ROW_ALIGNMENT, Sink, Source};
+use super::launch::LaunchScope;
+use super::poll;
+use super::pool::size_class;
+use super::stats::LaunchStats;
+
+/// Smallest and largest chunk. The largest keeps the staging memory small; the smallest is worth a task.
+const CHUNK_BYTES: (u64, u64) = (256 << 10, 16 << 20);
+/// Tasks that fill at the same time; on an H200 host, more than eight don't fill faster.
+const MAX_FILLERS: usize = 8;
+/// Uploads up to this size are filled by the calling task.
+const INLINE_BYTES: u64 = 64 << 10;
+/// Staging memory whose copies the device has not done yet, beyond which filling pauses.
+const MAX_STAGING: u64 = 512 << 20;
+
 /// Logical type of an Arrow type that can live on the device, or `None`.
-pub fn value_type(_data_type: &DataType) -> Option<ValueType> {
-    todo!()
+pub fn value_type(data_type: &DataType) -> Option<ValueType> {
+    Some(match data_type {
+        DataType::Boolean => ValueType::Boolean,
+        DataType::Int8 => ValueType::Int8,
+        DataType::Int16 => ValueType::Int16,
+        DataType::Int32 => ValueType::Int32,
+        DataType::Int64 => ValueType::Int64,
+        DataType::UInt8 => ValueType::UInt8,
+        DataType::UInt16 => ValueType::UInt16,
+        DataType::UInt32 => ValueType::UInt32,
+        DataType::UInt64 => ValueType::UInt64,
+        DataType::Float32 => ValueType::Float32,
+        DataType::Float64 => ValueType::Float64,
+        DataType::Date32 => ValueType::Date32,
+        DataType::Decimal128(precision, scale) => ValueType::Decimal { precision: *precision, scale: *scale },
+        _ => return None,
+    })
 }
-/// Device bytes that a column takes.
-pub fn device_bytes(_data_type: &DataType, _rows: usize, _nullable: bool) -> u64 {
-    todo!()
+
+/// Layout on the device: representation, bits a row, magnitude bits by the type.
+fn layout(ty: ValueType) -> (ColumnRepr, u64, u8) {
+    match ty {
+        ValueType::Boolean => (ColumnRepr::Bits, 1, 1),
+        ValueType::Int8 | ValueType::UInt8 => (ColumnRepr::Arrow, 8, 8),
+        ValueType::Int16 | ValueType::UInt16 => (ColumnRepr::Arrow, 16, 16),
+        ValueType::Int32 | ValueType::UInt32 | ValueType::Float32 | ValueType::Date32 => {
+            (ColumnRepr::Arrow, 32, 32)
+        }
+        ValueType::Int64 | ValueType::UInt64 | ValueType::Float64 => (ColumnRepr::Arrow, 64, 64),
+        ValueType::Decimal { precision, .. } if precision <= 18 => (ColumnRepr::DecimalNarrow, 64, 60),
+        ValueType::Decimal { .. } => (ColumnRepr::DecimalWide, 128, 128),
+    }
 }
-/// Uploads columns.
+
+/// Bytes of `rows` rows of so many bits, padded to 16; never 0, since a binding cannot be empty.
+fn padded_bytes(rows: usize, bits: u64) -> u64 {
+    let bits = (rows as u64).saturating_mul(bits);
+    bits.div_ceil(8).checked_next_multiple_of(16).unwrap_or(u64::MAX).max(16)
+}
+
+/// Device bytes that a column takes in the ledger, its validity included when `nullable`; 0 for a type that cannot
+/// live on the device.
+pub fn device_bytes(data_type: &DataType, rows: usize, nullable: bool) -> u64 {
+    let Some(ty) = value_type(data_type) else { return 0 };
+    let values = size_class(padded_bytes(rows, layout(ty).1));
+    let validity = if nullable { size_class(padded_bytes(rows, 1)) } else { 0 };
+    values.saturating_add(validity)
+}
+
+/// A column under way.
+struct Target {
+    ty: ValueType,
+    bits: u64,
+    source: Source,
+    values: BufferSlice,
+    validity: Option<BufferSlice>,
+}
+
+/// Rows of a column's values, or of its validity, in a chunk's staging buffer.
+struct Part {
+    target: usize,
+    validity: bool,
+    rows: Range<usize>,
+    staging_offset: u64,
+    bytes: u64,
+}
+
+#[derive(Default)]
+struct Chunk {
+    parts: Vec<Part>,
+    bytes: u64,
+}
+
+/// Uploads columns: one [`DeviceColumn`] for each index in `columns`, the rows of all batches concatenated in order.
+/// Sliced arrays are realigned; there is a validity bitmap only where a row is null. Decimals of precision <= 18 are
+/// narrowed to 64 bits, their non-null values checked (`Representation`) and measured; other types take the bits of
+/// the type. A column larger than a binding gives `Limit`; a type that [`value_type`] does not know, no batch at
+/// all, or batches of different types, `Internal`.
+///
+/// Returns when the copies are submitted, not when they are done. When the future is dropped, tasks already
+/// started end by themselves and everything is released.
 pub async fn upload(
-    _scope: &LaunchScope,
-    _batches: &[RecordBatch],
-    _columns: &[usize],
+    scope: &LaunchScope,
+    batches: &[RecordBatch],
+    columns: &[usize],
 ) -> GpuResult<Vec<DeviceColumn>> {
-    todo!()
+    let started = Instant::now();
+    let mut targets = Vec::with_capacity(columns.len());
+    for column in columns {
+        targets.push(prepare(scope, batches, *column)?);
+    }
+    let targets = Arc::new(targets);
+    let chunks = cut(&targets);
+    let bytes: u64 = chunks.iter().map(|chunk| chunk.bytes).sum();
+    fill_all(scope, &targets, chunks, bytes).await?;
+    LaunchStats::add(&scope.stats.uploaded_bytes, bytes);
+    LaunchStats::add_time(&scope.stats.upload_ns, started);
+    let names = columns.iter().map(|column| batches.first().map(|batch| batch.schema_ref().field(*column)));
+    targets.iter().zip(names).map(|(target, field)| finish(target, field)).collect()
+}
+
+/// Collects a column's arrays and allocates its buffers.
+fn prepare(scope: &LaunchScope, batches: &[RecordBatch], column: usize) -> GpuResult<Target> {
+    let field = batches.first().and_then(|batch| batch.schema_ref().fields().get(column));
+    let field =
+        field.ok_or_else(|| GpuError::Internal(format!("upload of column {column}, which no batch has")))?;
+    let unfit =
+        || GpuError::Internal(format!("column {} ({}) cannot be uploaded", field.name(), field.data_type()));
+    let ty = value_type(field.data_type()).ok_or_else(unfit)?;
+    let mut arrays: Vec<ArrayRef> = Vec::with_capacity(batches.len());
+    for batch in batches {
+        let array = batch.columns().get(column).filter(|array| array.data_type() == field.data_type());
+        arrays.push(Arc::clone(array.ok_or_else(unfit)?));
+    }
+    let (repr, bits, _) = layout(ty);
+    let bound = match ty {
+        ValueType::Decimal { precision, .. } if precision <= 18 => 10u64.pow(u32::from(precision)),
+        _ => 0,
+    };
+    let source = Source::new(&arrays, repr, bits as usize / 8, bound).ok_or_else(unfit)?;
+    let values = allocate(scope, padded_bytes(source.rows(), bits))?;
+    let validity = source.has_nulls().then(|| allocate(scope, padded_bytes(source.rows(), 1))).transpose()?;
+    Ok(Target { ty, bits, source, values, validity })
+}
+
+fn allocate(scope: &LaunchScope, len: u64) -> GpuResult<BufferSlice> {
+    let limit = scope.context.caps().max_binding_bytes;
+    if len > limit {
+        return Err(GpuError::Limit { what: "a column's bytes", need: len, limit });
+    }
+    let buffer = scope.context.allocate(&scope.memory, len, BufferKind::Storage)?;
+    Ok(BufferSlice { buffer, offset: 0, len })
+}
+
+/// Cuts all values and bitmaps into chunks of about equal size.
+fn cut(targets: &[Target]) -> Vec<Chunk> {
+    let streams = || {
+        targets.iter().enumerate().flat_map(|(target, column)| {
+            let values = (target, false, column.bits, column.source.rows());
+            let validity = column.validity.as_ref().map(|_| (target, true, 1, column.source.rows()));
+            std::iter::once(values).chain(validity)
+        })
+    };
+    let total: u64 = streams().map(|(_, _, bits, rows)| padded_bytes(rows, bits)).sum();
+    let share = total.div_ceil(MAX_FILLERS as u64).next_power_of_two();
+    let capacity = share.clamp(CHUNK_BYTES.0, CHUNK_BYTES.1);
+    let mut chunks: Vec<Chunk> = Vec::new();
+    for (target, validity, bits, rows) in streams() {
+        let mut first = 0;
+        while first < rows {
+            let room = chunks.last().map_or(0, |chunk| capacity - chunk.bytes);
+            let fit = usize::try_from(room * 8 / bits).unwrap_or(usize::MAX) / ROW_ALIGNMENT * ROW_ALIGNMENT;
+            if fit == 0 {
+                chunks.push(Chunk::default());
+                continue;
+            }
+            let end = rows.min(first.saturating_add(fit));
+            if let Some(chunk) = chunks.last_mut() {
+                let bytes = padded_bytes(end - first, bits);
+                chunk.parts.push(Part {
+                    target,
+                    validity,
+                    rows: first..end,
+                    staging_offset: chunk.bytes,
+                    bytes,
+                });
+                chunk.bytes += bytes;
+            }
+            first = end;
+        }
+    }
+    chunks
+}
+
+/// Fills and submits all chunks. After an error no further chunk is started, and those under way are awaited, so that
+/// nothing is held any more when the error is returned.
+async fn fill_all(
+    scope: &LaunchScope,
+    targets: &Arc<Vec<Target>>,
+    chunks: Vec<Chunk>,
+    bytes: u64,
+) -> GpuResult<()> {
+    let runtime = match tokio::runtime::Handle::try_current() {
+        Ok(runtime) if bytes > INLINE_BYTES => runtime,
+        _ => return chunks.iter().try_for_each(|chunk| fill(scope, targets, chunk)),
+    };
+    let fillers = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_FILLERS);
+    let mut running = FuturesUnordered::new();
+    let mut outcome = Ok(());
+    for chunk in chunks {
+        while running.len() >= fillers {
+            outcome = outcome.and(joined(running.next().await));
+        }
+        if outcome.is_err() {
+            break;
+        }
+        scope.context.pool().staging_below(MAX_STAGING).await;
+        let (scope, targets) = (scope.clone(), Arc::clone(targets));
+        running.push(runtime.spawn_blocking(move || fill(&scope, &targets, &chunk)));
+    }
+    while let Some(result) = running.next().await {
+        outcome = outcome.and(joined(Some(result)));
+    }
+    outcome
+}
+
+fn joined(result: Option<Result<GpuResult<()>, tokio::task::JoinError>>) -> GpuResult<()> {
+    match result {
+        None => Ok(()),
+        Some(Ok(result)) => result,
+        Some(Err(error)) => Err(GpuError::Internal(format!("an upload task failed: {error}"))),
+    }
+}
+
+/// Fills one chunk's staging buffer and submits its copies. Blocks for a few milliseconds at most.
+fn fill(scope: &LaunchScope, targets: &[Target], chunk: &Chunk) -> GpuResult<()> {
+    let context = &scope.context;
+    let staging = context.allocate(&scope.memory, chunk.bytes, BufferKind::Staging)?;
+    write(&staging, targets, chunk).map_err(|error| context.classify(error))?;
+    staging.unmap();
+    if targets.iter().any(|target| target.source.out_of_range()) {
+        // `finish` reports it.
+        return Ok(());
+    }
+    let mut encoder =
+        context.device().create_command_encoder(&wgpu::CommandEncoderDescriptor { label: Some("upload") });
+    for part in &chunk.parts {
+        let target = &targets[part.target];
+        let (slice, bits) = match &target.validity {
+            Some(validity) if part.validity => (validity, 1),
+            _ => (&target.values, target.bits),
+        };
+        // Parts start at multiples of 128 rows: whole bytes.
+        let offset = slice.offset + part.rows.start as u64 * bits / 8;
+        let source = staging.raw();
+        encoder.copy_buffer_to_buffer(source, part.staging_offset, slice.buffer.raw(), offset, part.bytes);
+    }
+    context.submit(encoder).map(drop)
+}
+
+/// A range of mapped memory.
+struct Mapped<'a> {
+    view: &'a mut wgpu::BufferViewMut,
+    position: usize,
+}
+
+impl Sink for Mapped<'_> {
+    fn put(&mut self, bytes: &[u8]) {
+        let end = self.position + bytes.len();
+        self.view.slice(self.position..end).copy_from_slice(bytes);
+        self.position = end;
+    }
+}
+
+fn write(staging: &DeviceBuffer, targets: &[Target], chunk: &Chunk) -> GpuResult<()> {
+    let view = staging.raw().get_mapped_range_mut(..chunk.bytes);
+    let mut view = view.map_err(|error| poll::map_error(error.to_string()))?;
+    for part in &chunk.parts {
+        let start = part.staging_offset as usize;
+        let source = &targets[part.target].source;
+        let mut sink = Mapped { view: &mut view, position: start };
+        if part.validity {
+            source.write_validity(part.rows.clone(), &mut sink);
+        } else {
+            source.write_values(part.rows.clone(), &mut sink);
+        }
+        let (position, end) = (sink.position, start + part.bytes as usize);
+        // Bits after the last row are 0 up to the end of the slice; other padding is zeroed for nothing but tidiness.
+        view.slice(position..end).fill(0);
+    }
+    Ok(())
+}
+
+/// The finished column, or what was wrong with its values.
+fn finish(target: &Target, field: Option<&arrow::datatypes::Field>) -> GpuResult<DeviceColumn> {
+    let source = &target.source;
+    if source.out_of_range() {
+        let (column, data_type) = field
+            .map_or_else(Default::default, |field| (field.name().clone(), field.data_type().to_string()));
+        return Err(GpuError::Representation { column, data_type });
+    }
+    let (repr, _, bits) = layout(target.ty);
+    let bits = match repr {
+        ColumnRepr::DecimalNarrow | ColumnRepr::DecimalWide => source.magnitude(),
+        ColumnRepr::Arrow | ColumnRepr::Bits => bits,
+    };
+    Ok(DeviceColumn {
+        ty: target.ty,
+        repr,
+        values: target.values.clone(),
+        validity: target.validity.clone(),
+        rows: source.rows(),
+        magnitude: MagnitudeBits(bits),
+    })
 }
