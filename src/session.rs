@@ -8,8 +8,10 @@ use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::prelude::{SessionConfig, SessionContext};
 
 use crate::config::GpuOptions;
-use crate::memory::GpuRuntime;
-use crate::optimizer::{GpuOffload, PlacementReport};
+use crate::error::GpuResult;
+use crate::memory::caps::DeviceCaps;
+use crate::memory::{AdapterSelector, GpuRuntime};
+use crate::optimizer::{CapsSource, GpuOffload, PlacementReport};
 
 /// Adds the GPU to a [`SessionStateBuilder`].
 pub trait GpuSessionStateBuilderExt: Sized {
@@ -34,6 +36,14 @@ impl GpuSessionStateBuilderExt for SessionStateBuilder {
         let config = self.config().take().unwrap_or_default();
         self.with_config(extended(config, &runtime))
             .with_physical_optimizer_rule(Arc::new(GpuOffload::new(runtime)))
+    }
+}
+
+impl CapsSource for GpuRuntime {
+    fn caps(&self, options: &GpuOptions) -> GpuResult<Arc<DeviceCaps>> {
+        let selector =
+            AdapterSelector { adapter: options.adapter.clone(), allow_software: options.allow_software_adapter };
+        Ok(Arc::clone(self.select(&selector)?.caps()))
     }
 }
 

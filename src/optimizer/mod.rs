@@ -23,8 +23,8 @@ use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::ExecutionPlan;
 
 use crate::config::{GpuOptions, Placement};
+use crate::error::GpuResult;
 use crate::memory::caps::DeviceCaps;
-use crate::memory::runtime::{AdapterSelector, GpuRuntime};
 
 pub use reason::Reason;
 pub use report::{NodePlacement, PlacementNode, PlacementReport};
@@ -32,12 +32,21 @@ pub use report::{NodePlacement, PlacementNode, PlacementReport};
 use registry::RuleContext;
 use tag::Tagged;
 
+/// Where the rule learns what the adapter of a query can do; it never sees the adapter itself.
+pub trait CapsSource: Send + Sync {
+    /// Capabilities of the adapter that `options` choose.
+    ///
+    /// # Errors
+    /// `NoAdapter` when there is none, and the driver's errors when it cannot be opened.
+    fn caps(&self, options: &GpuOptions) -> GpuResult<Arc<DeviceCaps>>;
+}
+
 /// Physical optimizer rule `gpu_offload`; it belongs behind DataFusion's own rules.
 ///
 /// It never fails a query: when anything goes wrong while a plan is converted, the plan stays as it was, and the
 /// report says why.
 pub struct GpuOffload {
-    runtime: Arc<GpuRuntime>,
+    source: Arc<dyn CapsSource>,
 }
 
 /// A plan with its GPU nodes, and what was decided for each node of the CPU plan.
@@ -53,9 +62,9 @@ impl GpuOffload {
     /// The rule's name in DataFusion's list.
     pub const NAME: &'static str = "gpu_offload";
 
-    /// The rule for adapters of `runtime`; which of them is used is up to the options of each session.
-    pub fn new(runtime: Arc<GpuRuntime>) -> Self {
-        Self { runtime }
+    /// The rule for the adapters of `source`; which of them is used is up to the options of each session.
+    pub fn new(source: Arc<dyn CapsSource>) -> Self {
+        Self { source }
     }
 
     /// What the rule would do to `cpu_plan`, without executing anything.
@@ -72,10 +81,8 @@ impl GpuOffload {
         if !has_candidates(plan) {
             return untouched(plan, &|node| registry::no_rule(node));
         }
-        let selector =
-            AdapterSelector { adapter: options.adapter.clone(), allow_software: options.allow_software_adapter };
-        match self.runtime.select(&selector) {
-            Ok(device) => offload(plan, device.caps(), &options, config),
+        match self.source.caps(&options) {
+            Ok(caps) => offload(plan, &caps, &options, config),
             Err(error) => refused(plan, &Reason::NoAdapter { message: error.to_string() }),
         }
     }

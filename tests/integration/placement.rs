@@ -84,10 +84,14 @@ async fn registered_in_every_way() -> TestResult {
         for set in ["gpu.allow_software_adapter = true", "gpu.placement = 'force'"] {
             ctx.sql(&format!("SET {set}")).await?;
         }
-        ctx.sql("CREATE OR REPLACE TABLE t AS SELECT value AS id, value % 10 AS v FROM generate_series(1, 100)").await?;
+        ctx.sql(
+            "CREATE OR REPLACE TABLE t AS SELECT value AS id, value % 10 AS v FROM generate_series(1, 100)",
+        )
+        .await?;
         let ran = run(&ctx, AGGREGATE).await?;
         assert_eq!(ran.nodes, ["GpuAggregateExec", "GpuFilterExec"], "{}", ran.plan);
-        let rules = ctx.state().physical_optimizers().iter().filter(|rule| rule.name().contains("gpu")).count();
+        let rules =
+            ctx.state().physical_optimizers().iter().filter(|rule| rule.name().contains("gpu")).count();
         assert_eq!(rules, 1);
     }
     Ok(())
@@ -131,7 +135,10 @@ async fn clear_errors() -> TestResult {
     register("damaged", &damaged).await?;
     gpu.set("placement", "'force'").await?;
     let plan = gpu.ctx.sql("SELECT sum(id) FROM damaged WHERE v > 5").await?.create_physical_plan().await?;
-    let error = datafusion::physical_plan::collect(plan, gpu.ctx.task_ctx()).await.map(|_| ()).map_err(|e| e.to_string());
+    let error = datafusion::physical_plan::collect(plan, gpu.ctx.task_ctx())
+        .await
+        .map(|_| ())
+        .map_err(|e| e.to_string());
     assert!(error.as_ref().is_err_and(|e| e.to_lowercase().contains("parquet")), "{error:?}");
     Ok(())
 }

@@ -131,5 +131,8 @@ fn checks() {
     let ran_b = Ran { gpu_nodes: set(&["B"]), ..ran.clone() };
     assert_eq!(kept.check(&ran_b, true, reasons()), Vec::<String>::new());
     assert_eq!(kept.check(&ran_b, false, reasons()).len(), 1);
-    assert_eq!(claim.check(&Ran { finished: false, dispatches: 0, ..ran }, false, reasons()), Vec::<String>::new());
+    assert_eq!(
+        claim.check(&Ran { finished: false, dispatches: 0, ..ran }, false, reasons()),
+        Vec::<String>::new()
+    );
 }

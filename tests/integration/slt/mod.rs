@@ -195,7 +195,10 @@ async fn run_records(
                 let report = engine.reason_codes(sql).await;
                 let kept = engine.rule == Rule::Forced { exchanges: "keep" } && engine.partitions > 1;
                 failures.extend(
-                    convention.check(&ran, kept, report).into_iter().map(|f| format!("{loc}: {f}\n{}", ran.plan)),
+                    convention
+                        .check(&ran, kept, report)
+                        .into_iter()
+                        .map(|f| format!("{loc}: {f}\n{}", ran.plan)),
                 );
             }
             None if matches!(expected, QueryExpect::Error(_)) && convention.is_empty() => {}
