@@ -108,20 +108,31 @@ impl ContextCore {
         self.progress.is_lost()
     }
 
-    /// Like `is_lost`, and notices a loss that nobody was told of.
+    /// Like `is_lost`, and notices a loss that nobody was told of. Takes microseconds.
     pub(crate) fn check_lost(&self) -> bool {
         if !self.progress.is_lost() {
             poll::poll_now(&self.device, &self.progress);
         }
+        if !self.progress.is_lost() && !self.answers() {
+            self.progress.mark_lost("destroyed");
+        }
         self.progress.is_lost()
+    }
+
+    /// Whether the device still answers. Someone's `destroy` is reported only after the work in flight, and until
+    /// then wgpu keeps all errors to itself: also that of a buffer without any usage.
+    fn answers(&self) -> bool {
+        let scopes = ErrorScopes::push(&self.device);
+        let usage = wgpu::BufferUsages::empty();
+        let descriptor = wgpu::BufferDescriptor { label: None, size: 16, usage, mapped_at_creation: false };
+        drop(self.device.create_buffer(&descriptor));
+        scopes.pop().is_some()
     }
 
     /// Destroys the device, as a driver would.
     pub(crate) fn lose(&self) {
         self.device.destroy();
-        poll::poll_now(&self.device, &self.progress);
-        // With work in flight wgpu reports the loss only after it.
-        self.progress.mark_lost("destroyed on purpose");
+        self.check_lost();
     }
 
     /// The loss, if that is behind an error, else the error.

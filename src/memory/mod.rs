@@ -24,6 +24,8 @@ pub mod upload;
 
 #[cfg(test)]
 pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
 
 pub use budget::{DeviceLedger, MemoryScope, Reservation};
 pub use caps::{AdapterKind, DeviceCaps, Numerics};

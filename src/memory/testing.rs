@@ -1,18 +1,28 @@
 //! The device that unit tests share. There must be one: a missing adapter fails the tests.
+
+use std::sync::{Arc, LazyLock};
+
 use super::budget::MemoryScope;
 use super::launch::LaunchScope;
 use super::runtime::{AdapterSelector, GpuDevice, GpuRuntime};
 use super::stats::LaunchStats;
-use std::sync::{Arc, LazyLock};
 
 static RUNTIME: LazyLock<Arc<GpuRuntime>> = LazyLock::new(GpuRuntime::new);
 
-/// The shared adapter with a ledger and a fault plan of its own.
+fn any_adapter() -> AdapterSelector {
+    AdapterSelector { adapter: String::new(), allow_software: true }
+}
+
+/// The shared device with a ledger and a fault plan of the caller's own.
 pub(crate) fn device() -> Arc<GpuDevice> {
-    let selector = AdapterSelector { adapter: String::new(), allow_software: true };
-    let device = RUNTIME.select(&selector).expect("tests need a Vulkan, Metal or DX12 adapter");
+    let device = RUNTIME.select(&any_adapter()).expect("tests need a Vulkan, Metal or DX12 adapter");
     let caps = device.caps().as_ref().clone();
     device.with_caps(caps)
+}
+
+/// A device of the caller's own, which may be lost without harm to other tests.
+pub(crate) fn own_device() -> Arc<GpuDevice> {
+    GpuRuntime::new().select(&any_adapter()).expect("tests need a Vulkan, Metal or DX12 adapter")
 }
 
 /// A launch scope on `device` without a limit of its own.
