@@ -43,8 +43,8 @@ pub trait CapsSource: Send + Sync {
 
 /// Physical optimizer rule `gpu_offload`; it belongs behind DataFusion's own rules.
 ///
-/// It never fails a query: when anything goes wrong while a plan is converted, the plan stays as it was, and the
-/// report says why.
+/// It fails a query only when `gpu.adapter` names an adapter that is not there: when anything goes wrong while a plan is
+/// converted, the plan stays as it was, and the report says why.
 pub struct GpuOffload {
     source: Arc<dyn CapsSource>,
 }
@@ -69,21 +69,27 @@ impl GpuOffload {
 
     /// What the rule would do to `cpu_plan`, without executing anything.
     pub fn explain(&self, cpu_plan: &Arc<dyn ExecutionPlan>, config: &ConfigOptions) -> PlacementReport {
-        self.place(cpu_plan, config).report
+        match self.place(cpu_plan, config) {
+            Ok(outcome) => outcome.report,
+            Err(error) => refused(cpu_plan, &Reason::NoAdapter { message: error.to_string() }).report,
+        }
     }
 
-    fn place(&self, plan: &Arc<dyn ExecutionPlan>, config: &ConfigOptions) -> Outcome {
+    /// The plan with GPU nodes where they belong. Without an adapter it stays as it is, unless the session names one: then
+    /// the name is wrong, and that is an error.
+    fn place(&self, plan: &Arc<dyn ExecutionPlan>, config: &ConfigOptions) -> GpuResult<Outcome> {
         let options = GpuOptions::from_config(config);
         if let Some(reason) = switched_off(&options) {
-            return refused(plan, &reason);
+            return Ok(refused(plan, &reason));
         }
         // Opening an adapter takes tens of milliseconds the first time: not for plans with nothing to offer.
         if !has_candidates(plan) {
-            return untouched(plan, &|node| registry::no_rule(node));
+            return Ok(untouched(plan, &|node| registry::no_rule(node)));
         }
         match self.source.caps(&options) {
-            Ok(caps) => offload(plan, &caps, &options, config),
-            Err(error) => refused(plan, &Reason::NoAdapter { message: error.to_string() }),
+            Ok(caps) => Ok(offload(plan, &caps, &options, config)),
+            Err(error) if !options.adapter.is_empty() => Err(error),
+            Err(error) => Ok(refused(plan, &Reason::NoAdapter { message: error.to_string() })),
         }
     }
 }
@@ -96,7 +102,7 @@ impl fmt::Debug for GpuOffload {
 
 impl PhysicalOptimizerRule for GpuOffload {
     fn optimize(&self, plan: Arc<dyn ExecutionPlan>, config: &ConfigOptions) -> Result<Arc<dyn ExecutionPlan>> {
-        let outcome = self.place(&plan, config);
+        let outcome = self.place(&plan, config)?;
         tracing::debug!(target: "datafusion_wgpu::placement", "\n{}", outcome.report);
         Ok(outcome.plan)
     }
