@@ -1,10 +1,12 @@
 //! Typed launch functions over device columns; one file a kernel. Knows Arrow and wgpu, never DataFusion's plans.
 
 pub mod expr;
+mod launch;
 pub mod program;
 pub mod reduce;
 pub mod reference;
 pub mod select;
+mod shader;
 
 pub use program::{ColumnShape, Program, Segment};
 pub use reduce::{AggregateKind, AggregateSpec, AggregateState, ReduceResult, reduce};

@@ -1,12 +1,20 @@
 //! Predicate, expressions and all aggregates of a query in one pass over the rows.
 
+mod plan;
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 
-use crate::error::GpuResult;
-use crate::memory::{DeviceCaps, LaunchScope, ShaderSource};
+use crate::error::{GpuError, GpuResult};
+use crate::memory::{BufferSlice, DeviceCaps, LaunchScope, ShaderSource, download_timed};
 
+use super::expr::widths::is_unsigned;
 use super::expr::{Expr, ValueType};
-use super::program::{ColumnShape, Program, Segment};
+use super::launch::{Grid, allocate, argument_slices, bind, check_bindings, dispatch, plan_grid};
+use super::program::{ColumnShape, Program, Segment, column_shapes, columns_of};
+use super::shader::{WORKGROUP, argument_block, column_bindings};
+use plan::Plan;
 
 /// Aggregate functions that are exact in integers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -54,8 +62,54 @@ impl AggregateKind {
     }
 
     /// Adds the rows of `from` to `into`; `ty` is the argument's type.
-    pub fn merge(&self, _ty: ValueType, _into: &mut AggregateState, _from: &AggregateState) {
-        todo!()
+    pub fn merge(&self, ty: ValueType, into: &mut AggregateState, from: &AggregateState) {
+        if from.count == 0 {
+            return;
+        }
+        into.value = if into.count == 0 { from.value } else { self.join(ty, into.value, from.value) };
+        into.count += from.count;
+    }
+
+    /// The value of two non-empty states together.
+    fn join(&self, ty: ValueType, a: i128, b: i128) -> i128 {
+        match self {
+            AggregateKind::CountRows | AggregateKind::Count => 0,
+            AggregateKind::SumInt => wrap64(ty, a.wrapping_add(b)),
+            AggregateKind::SumDecimal | AggregateKind::SumAsFloat64 => a.wrapping_add(b),
+            AggregateKind::Min if order_key(ty, b) < order_key(ty, a) => b,
+            AggregateKind::Max if order_key(ty, b) > order_key(ty, a) => b,
+            AggregateKind::Min | AggregateKind::Max => a,
+        }
+    }
+}
+
+/// A sum as the 64-bit integer type that DataFusion sums `ty` in.
+pub(crate) fn wrap64(ty: ValueType, sum: i128) -> i128 {
+    if is_unsigned(ty) { i128::from(sum as u64) } else { i128::from(sum as i64) }
+}
+
+/// An integer that orders canonical values of the type; floats in total order. Its own inverse for floats, up to the
+/// representation as signed integer.
+pub(crate) fn order_key(ty: ValueType, value: i128) -> i128 {
+    match ty {
+        ValueType::Float32 => {
+            let bits = value as u32 as i32;
+            i128::from(bits ^ (((bits >> 31) as u32) >> 1) as i32)
+        }
+        ValueType::Float64 => {
+            let bits = value as u64 as i64;
+            i128::from(bits ^ (((bits >> 63) as u64) >> 1) as i64)
+        }
+        _ => value,
+    }
+}
+
+/// The canonical value of a key made by [`order_key`].
+fn from_order_key(ty: ValueType, key: i128) -> i128 {
+    match ty {
+        ValueType::Float32 => i128::from(order_key(ty, i128::from(key as u32)) as u32),
+        ValueType::Float64 => i128::from(order_key(ty, i128::from(key as u64)) as u64),
+        _ => key,
     }
 }
 
@@ -69,26 +123,120 @@ pub struct ReduceResult {
 }
 
 /// Reduces every segment; one result each, in order. All dispatches go in one submission with one wait.
+///
+/// # Errors
+/// [`GpuError::Limit`] when the kernel binds more buffers, or a segment has more rows, than the adapter allows; those of
+/// compilation, allocation and submission; [`GpuError::Internal`] for expressions that [`super::expr::check`] rejects.
 pub async fn reduce(
-    _scope: &LaunchScope,
-    _program: &Program,
-    _aggregates: &[AggregateSpec],
-    _segments: &[Segment],
+    scope: &LaunchScope,
+    program: &Program,
+    aggregates: &[AggregateSpec],
+    segments: &[Segment],
 ) -> GpuResult<Vec<ReduceResult>> {
-    todo!()
+    let empty = ReduceResult { states: aggregates.iter().map(|a| a.kind.init()).collect(), fault: false };
+    let mut results = vec![empty; segments.len()];
+    let work: Vec<usize> = (0..segments.len()).filter(|&at| segments[at].rows > 0).collect();
+    if work.is_empty() {
+        return Ok(results);
+    }
+    let columns = column_shapes(&columns_of(exprs(program, aggregates)), segments)?;
+    let caps = Arc::clone(scope.context.caps());
+    let plan = Plan::build(&caps, program, aggregates, &columns)?;
+    check_bindings(plan.slots.len() as u32, &caps)?;
+    let pipeline = scope.context.compile(plan.shader.clone(), &scope.stats).await?;
+
+    let mut launches = Vec::with_capacity(work.len());
+    let mut blocks = Vec::with_capacity(work.len());
+    for &at in &work {
+        let segment = &segments[at];
+        let grid = grid(segment.rows, &plan, &caps)?;
+        let bytes = u64::from(grid.groups()) * plan.record as u64 * 4;
+        launches.push((grid, allocate(scope, bytes)?, bytes));
+        let has_nulls = |index: usize| segment.column(index).is_ok_and(|c| c.validity.is_some());
+        blocks.push(argument_block(&[segment.rows as u32], &columns, &has_nulls, &program.params));
+    }
+    let args = argument_slices(scope, &blocks)?;
+
+    let mut timer = scope.timer();
+    let mut encoder = scope.context.device().create_command_encoder(&Default::default());
+    {
+        let mut pass = timer.pass(&mut encoder, "reduce");
+        for ((&at, args), (grid, partials, _)) in work.iter().zip(&args).zip(&launches) {
+            let group = bind(scope, &pipeline, &plan.slots, &segments[at], args, &[partials])?;
+            dispatch(scope, &mut pass, &pipeline, &group, *grid);
+        }
+    }
+    let ranges: Vec<(&BufferSlice, u64)> = launches.iter().map(|(_, slice, bytes)| (slice, *bytes)).collect();
+    let bytes = download_timed(scope, encoder, &ranges, timer).await?;
+    if bytes.len() != work.len() {
+        return Err(GpuError::Internal(format!("{} of {} read-backs", bytes.len(), work.len())));
+    }
+    for (&at, bytes) in work.iter().zip(&bytes) {
+        results[at] = plan.result(aggregates, bytes);
+    }
+    Ok(results)
 }
 
-/// Storage buffers that [`reduce`] binds; compare with `DeviceCaps::max_storage_buffers`.
-pub fn reduce_bindings(_program: &Program, _aggregates: &[AggregateSpec], _columns: &[ColumnShape]) -> u32 {
-    todo!()
+fn exprs<'a>(program: &'a Program, aggregates: &'a [AggregateSpec]) -> impl Iterator<Item = &'a Arc<Expr>> {
+    program.selection.iter().chain(aggregates.iter().flat_map(|a| a.arg.iter().chain(&a.filter)))
+}
+
+fn grid(rows: usize, plan: &Plan, caps: &DeviceCaps) -> GpuResult<Grid> {
+    let tiles = (rows as u32).div_ceil(WORKGROUP * plan.unroll);
+    let most = (1u32 << plan::THREAD_ROWS_LOG2) / plan.unroll;
+    plan_grid(tiles, caps.reduce_workgroups, 1, plan.tail, most, caps)
+}
+
+impl Plan {
+    /// Joins the workgroups' records of one segment.
+    fn result(&self, aggregates: &[AggregateSpec], bytes: &[u8]) -> ReduceResult {
+        let words: Vec<u32> = bytes.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect();
+        let mut totals: Option<Vec<i128>> = None;
+        for record in words.chunks_exact(self.record.max(1)) {
+            let values = self.accumulators.iter().map(|acc| acc.read(record));
+            totals = Some(match totals {
+                None => values.collect(),
+                Some(before) => {
+                    let pairs = self.accumulators.iter().zip(before.into_iter().zip(values));
+                    pairs.map(|(acc, (a, b))| acc.join(a, b)).collect()
+                }
+            });
+        }
+        let totals = totals.unwrap_or_default();
+        let total = |at: usize| totals.get(at).copied().unwrap_or(0);
+        let states = aggregates.iter().zip(&self.places).map(|(spec, place)| {
+            let count = total(place.count) as u64;
+            let ty = spec.arg.as_ref().map_or(ValueType::Int64, |arg| arg.value_type());
+            let value = match (place.value, spec.kind) {
+                (Some(at), _) if count > 0 => match spec.kind {
+                    AggregateKind::SumInt => wrap64(ty, total(at)),
+                    AggregateKind::Min | AggregateKind::Max => from_order_key(ty, total(at)),
+                    _ => total(at),
+                },
+                _ => 0,
+            };
+            AggregateState { count, value }
+        });
+        ReduceResult { states: states.collect(), fault: self.fault.is_some_and(|at| total(at) != 0) }
+    }
+}
+
+/// Storage buffers that [`reduce`] binds for columns of these shapes; compare with `DeviceCaps::max_storage_buffers`.
+pub fn reduce_bindings(program: &Program, aggregates: &[AggregateSpec], columns: &[ColumnShape]) -> u32 {
+    let used = columns_of(exprs(program, aggregates));
+    let columns: Vec<ColumnShape> = columns.iter().filter(|c| used.contains(&c.index)).copied().collect();
+    column_bindings(&columns) + 1
 }
 
 /// The shader that [`reduce`] runs. Pure: needs no device.
+///
+/// # Errors
+/// [`GpuError::Internal`] for expressions that [`super::expr::check`] rejects.
 pub fn reduce_shader(
-    _caps: &DeviceCaps,
-    _program: &Program,
-    _aggregates: &[AggregateSpec],
-    _columns: &[ColumnShape],
+    caps: &DeviceCaps,
+    program: &Program,
+    aggregates: &[AggregateSpec],
+    columns: &[ColumnShape],
 ) -> GpuResult<ShaderSource> {
-    todo!()
+    Ok(Plan::build(caps, program, aggregates, columns)?.shader)
 }

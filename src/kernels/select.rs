@@ -1,15 +1,38 @@
 //! Filter and computed projections with the result on the host, rows in order.
+//!
+//! Reduce, then scan: a mask kernel evaluates the predicate into bits and counts them a tile, a scan turns counts into
+//! offsets, and a gathering kernel evaluates the outputs at the selected rows and writes each at its rank. Row counts
+//! stay on the device until outputs must be allocated: one wait where reading capacity-sized outputs is cheap, else two.
+
+mod arrays;
+mod plan;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 
 use arrow::array::ArrayRef;
-use arrow::buffer::BooleanBuffer;
+use arrow::buffer::{BooleanBuffer, NullBuffer};
 
-use crate::error::GpuResult;
-use crate::memory::LaunchScope;
+use crate::error::{GpuError, GpuResult};
+use crate::memory::{BufferSlice, DeviceCaps, LaunchScope, Pipeline, download_timed};
 
 use super::expr::Expr;
-use super::program::{ColumnShape, Program, Segment};
+use super::expr::widths::Class;
+use super::launch::{
+    Grid, allocate, argument_slices, bind, bind_slices, check_bindings, dispatch, plan_grid,
+};
+use super::program::{ColumnShape, Program, Segment, column_shapes, columns_of};
+use super::shader::argument_block;
+use plan::{
+    GATHER_COST, GatherPlan, MaskPlan, SCAN_BLOCK, SCAN_COST, TILE, TILE_WORDS, bindings_of, gather_plans,
+    mask_bindings, scan_shader,
+};
+
+pub(crate) use arrays::array_of;
+
+/// Output bytes up to which capacity-sized outputs are read back at once instead of waiting for the row counts.
+const ONE_WAIT_BYTES: u64 = 4 << 20;
 
 /// Answer for one segment.
 #[derive(Debug, Clone)]
@@ -24,17 +47,435 @@ pub struct SelectResult {
     pub fault: bool,
 }
 
-/// Filters every segment and evaluates `outputs` at the rows that remain; one result a segment, in order.
-pub async fn select(
-    _scope: &LaunchScope,
-    _program: &Program,
-    _outputs: &[Arc<Expr>],
-    _segments: &[Segment],
-) -> GpuResult<Vec<SelectResult>> {
-    todo!()
+/// Buffers and arguments of one non-empty segment.
+struct Work<'a> {
+    segment: &'a Segment,
+    rows: u32,
+    tiles: u32,
+    blocks: u32,
+    /// Word 0: fault flag, word 1: selected rows.
+    status: BufferSlice,
+    scan: Option<ScanBuffers>,
 }
 
-/// The most storage buffers that one kernel of [`select`] binds; compare with `DeviceCaps::max_storage_buffers`.
-pub fn select_bindings(_program: &Program, _outputs: &[Arc<Expr>], _columns: &[ColumnShape]) -> u32 {
-    todo!()
+/// What the selection leaves on the device.
+struct ScanBuffers {
+    mask: BufferSlice,
+    counts: BufferSlice,
+    offsets: BufferSlice,
+    block_totals: BufferSlice,
+    block_offsets: BufferSlice,
+}
+
+/// What the host knows of a segment after the wait(s).
+#[derive(Default)]
+struct Known {
+    fault: bool,
+    selected: usize,
+    mask: Option<BooleanBuffer>,
+}
+
+/// Filters every segment and evaluates `outputs` at the rows that remain; one result a segment, in order.
+///
+/// # Errors
+/// [`GpuError::Limit`] when a kernel binds more buffers, an output is larger than a binding, or a segment has more rows
+/// than the adapter allows; those of compilation, allocation and submission; [`GpuError::Internal`] for expressions that
+/// [`super::expr::check`] rejects.
+pub async fn select(
+    scope: &LaunchScope,
+    program: &Program,
+    outputs: &[Arc<Expr>],
+    segments: &[Segment],
+) -> GpuResult<Vec<SelectResult>> {
+    let busy: Vec<&Segment> = segments.iter().filter(|segment| segment.rows > 0).collect();
+    let mut done = if busy.is_empty() {
+        vec![]
+    } else {
+        Select::prepare(scope, program, outputs, &busy).await?.run().await?
+    }
+    .into_iter();
+    let mut results = Vec::with_capacity(segments.len());
+    for segment in segments {
+        results.push(if segment.rows > 0 {
+            done.next().ok_or_else(|| GpuError::Internal("a segment has no result".to_owned()))?
+        } else {
+            SelectResult {
+                mask: program.selection.as_ref().map(|_| BooleanBuffer::new_unset(0)),
+                selected: 0,
+                outputs: empty_outputs(outputs)?,
+                fault: false,
+            }
+        });
+    }
+    Ok(results)
+}
+
+fn empty_outputs(outputs: &[Arc<Expr>]) -> GpuResult<Vec<ArrayRef>> {
+    outputs.iter().map(|expr| array_of(expr.value_type(), &[])).collect()
+}
+
+/// The most storage buffers that a kernel of [`select`] cannot do without: more outputs than fit are spread over several
+/// kernels. Compare with `DeviceCaps::max_storage_buffers`.
+pub fn select_bindings(program: &Program, outputs: &[Arc<Expr>], columns: &[ColumnShape]) -> u32 {
+    let mask = program.selection.as_ref().map_or(0, |selection| mask_bindings(selection, columns));
+    let gather = outputs.iter().map(|expr| bindings_of(program, std::slice::from_ref(expr), columns));
+    gather.fold(mask, u32::max)
+}
+
+/// The shaders that [`select`] runs. Pure: needs no device.
+///
+/// # Errors
+/// [`GpuError::Internal`] for expressions that [`super::expr::check`] rejects.
+pub fn select_shaders(
+    caps: &DeviceCaps,
+    program: &Program,
+    outputs: &[Arc<Expr>],
+    columns: &[ColumnShape],
+) -> GpuResult<Vec<crate::memory::ShaderSource>> {
+    let mut shaders = vec![];
+    if let Some(selection) = &program.selection {
+        shaders.push(MaskPlan::build(program, selection, columns)?.shader);
+        shaders.push(scan_shader());
+    }
+    shaders.extend(gather_plans(caps, program, outputs, columns)?.into_iter().map(|plan| plan.shader));
+    Ok(shaders)
+}
+
+/// A selection whose kernels are compiled.
+struct Select<'a> {
+    scope: &'a LaunchScope,
+    caps: Arc<DeviceCaps>,
+    program: &'a Program,
+    outputs: &'a [Arc<Expr>],
+    mask: Option<(MaskPlan, Arc<Pipeline>, Arc<Pipeline>)>,
+    gathers: Vec<(GatherPlan, Arc<Pipeline>)>,
+    work: Vec<Work<'a>>,
+}
+
+impl<'a> Select<'a> {
+    async fn prepare(
+        scope: &'a LaunchScope,
+        program: &'a Program,
+        outputs: &'a [Arc<Expr>],
+        segments: &[&'a Segment],
+    ) -> GpuResult<Select<'a>> {
+        let caps = Arc::clone(scope.context.caps());
+        let columns =
+            column_shapes(&columns_of(program.selection.iter().chain(outputs)), segments.iter().copied())?;
+        let mask = match &program.selection {
+            None => None,
+            Some(selection) => {
+                let plan = MaskPlan::build(program, selection, &columns)?;
+                check_bindings(plan.slots.len() as u32, &caps)?;
+                let pipeline = scope.context.compile(plan.shader.clone(), &scope.stats).await?;
+                Some((plan, pipeline, scope.context.compile(scan_shader(), &scope.stats).await?))
+            }
+        };
+        let mut gathers = vec![];
+        for plan in gather_plans(&caps, program, outputs, &columns)? {
+            check_bindings(plan.slots.len() as u32, &caps)?;
+            let pipeline = scope.context.compile(plan.shader.clone(), &scope.stats).await?;
+            gathers.push((plan, pipeline));
+        }
+        let work = segments
+            .iter()
+            .map(|&segment| Work::new(scope, segment, mask.is_some()))
+            .collect::<GpuResult<Vec<_>>>()?;
+        Ok(Select { scope, caps, program, outputs, mask, gathers, work })
+    }
+
+    async fn run(self) -> GpuResult<Vec<SelectResult>> {
+        let mut encoder = self.scope.context.device().create_command_encoder(&Default::default());
+        let mut timer = self.scope.timer();
+        for work in &self.work {
+            work.clear(&mut encoder);
+        }
+        if self.mask.is_some() {
+            self.encode_selection(&mut timer.pass(&mut encoder, "select"))?;
+        }
+        let rows: Vec<usize> = self.work.iter().map(|work| work.segment.rows).collect();
+        let one_wait = self.mask.is_none() || self.output_bytes(&rows) <= ONE_WAIT_BYTES;
+        let known = if one_wait {
+            None
+        } else {
+            let ranges = self.state_ranges(true);
+            let bytes = download_timed(self.scope, encoder, &ranges, timer).await?;
+            timer = self.scope.timer();
+            encoder = self.scope.context.device().create_command_encoder(&Default::default());
+            Some(self.known(&mut bytes.into_iter(), true)?)
+        };
+        let capacity: Vec<usize> = match &known {
+            Some(known) => known.iter().map(|k| k.selected).collect(),
+            None => rows,
+        };
+        if known.is_some() && (self.gathers.is_empty() || capacity.iter().all(|&rows| rows == 0)) {
+            return known.unwrap_or_default().into_iter().map(|k| self.empty_result(k)).collect();
+        }
+        let placed = self.allocate_outputs(&capacity)?;
+        self.encode_outputs(&mut encoder, &mut timer, &placed, &capacity)?;
+        let mut ranges = self.state_ranges(known.is_none());
+        for outputs in placed.iter().flatten() {
+            ranges.extend(outputs.ranges());
+        }
+        let bytes = download_timed(self.scope, encoder, &ranges, timer).await?;
+        drop(ranges);
+        let mut bytes = bytes.into_iter();
+        let again = self.known(&mut bytes, known.is_none())?;
+        let known = match known {
+            None => again,
+            Some(before) => before
+                .into_iter()
+                .zip(again)
+                .map(|(before, now)| Known { fault: before.fault || now.fault, ..before })
+                .collect(),
+        };
+        let results = known.into_iter().zip(&placed).zip(&capacity);
+        results.map(|((known, placed), &rows)| self.result(known, placed, rows, &mut bytes)).collect()
+    }
+
+    /// Mask, counts and offsets of every segment. Dispatches of the same kind stand together, so that barriers are few.
+    fn encode_selection(&self, pass: &mut wgpu::ComputePass<'_>) -> GpuResult<()> {
+        let Some((plan, mask, scan)) = &self.mask else {
+            return Ok(());
+        };
+        let args = self.arguments(&plan.columns, |work| vec![work.rows, work.tiles])?;
+        let first = self.arguments(&[], |work| vec![work.tiles, work.blocks, u32::from(work.blocks == 1)])?;
+        let second = self.arguments(&[], |work| vec![work.blocks, 1, 1])?;
+        let fill = self.caps.reduce_workgroups.saturating_mul(4);
+        let scans = || self.work.iter().filter_map(|work| work.scan.as_ref().map(|scan| (work, scan)));
+        for ((work, buffers), args) in scans().zip(&args) {
+            let own = [&buffers.mask, &buffers.counts, &work.status];
+            let group = bind(self.scope, mask, &plan.slots, work.segment, args, &own)?;
+            let grid = plan_grid(work.tiles, fill, 1, 8, u32::MAX, &self.caps)?;
+            dispatch(self.scope, pass, mask, &group, grid);
+        }
+        for ((work, buffers), args) in scans().zip(&first) {
+            // One block's total is the number of selected rows.
+            let totals = if work.blocks == 1 { &work.status } else { &buffers.block_totals };
+            let slices = [args, &buffers.counts, &buffers.offsets, totals];
+            let group = bind_slices(self.scope, scan, &slices);
+            let grid = plan_grid(work.blocks, fill, SCAN_COST, 8, u32::MAX, &self.caps)?;
+            dispatch(self.scope, pass, scan, &group, grid);
+        }
+        for ((work, buffers), args) in scans().zip(&second).filter(|((work, _), _)| work.blocks > 1) {
+            let slices = [args, &buffers.block_totals, &buffers.block_offsets, &work.status];
+            let group = bind_slices(self.scope, scan, &slices);
+            dispatch(self.scope, pass, scan, &group, Grid { size: [1, 1, 1] });
+        }
+        Ok(())
+    }
+
+    fn encode_outputs(
+        &self,
+        encoder: &mut wgpu::CommandEncoder,
+        timer: &mut crate::memory::PassTimer,
+        placed: &[Vec<Placed>],
+        capacity: &[usize],
+    ) -> GpuResult<()> {
+        for bits in placed.iter().flatten().filter_map(|placed| placed.bits.as_ref()) {
+            encoder.clear_buffer(bits.buffer.raw(), bits.offset, Some(bits.len));
+        }
+        let mut pass = timer.pass(encoder, "select_gather");
+        let fill = self.caps.reduce_workgroups.saturating_mul(4);
+        for (number, (plan, pipeline)) in self.gathers.iter().enumerate() {
+            let mut capacities = capacity.iter();
+            let args = self.arguments(&plan.columns, |work| {
+                let rows = capacities.next().copied().unwrap_or(0);
+                vec![work.rows, work.tiles, region_words(rows)]
+            })?;
+            for (((work, placed), args), &rows) in self.work.iter().zip(placed).zip(&args).zip(capacity) {
+                let Some(placed) = placed.get(number).filter(|_| rows > 0) else { continue };
+                let mut own: Vec<&BufferSlice> = vec![];
+                if let Some(scan) = &work.scan {
+                    own.extend([&scan.mask, &scan.offsets, &scan.block_offsets]);
+                }
+                own.extend(&placed.bits);
+                if plan.can_fault {
+                    own.push(&work.status);
+                }
+                own.extend(placed.values.iter().flatten());
+                let group = bind(self.scope, pipeline, &plan.slots, work.segment, args, &own)?;
+                let grid = plan_grid(work.tiles, fill, GATHER_COST, 8, u32::MAX, &self.caps)?;
+                dispatch(self.scope, &mut pass, pipeline, &group, grid);
+            }
+        }
+        Ok(())
+    }
+
+    /// One argument block a segment for a kernel over `columns`, with these own words.
+    fn arguments(
+        &self,
+        columns: &[ColumnShape],
+        mut own: impl FnMut(&Work<'_>) -> Vec<u32>,
+    ) -> GpuResult<Vec<BufferSlice>> {
+        let blocks: Vec<Vec<u8>> = self
+            .work
+            .iter()
+            .map(|work| {
+                let has_nulls = |index: usize| work.segment.column(index).is_ok_and(|c| c.validity.is_some());
+                argument_block(&own(work), columns, &has_nulls, &self.program.params)
+            })
+            .collect();
+        argument_slices(self.scope, &blocks)
+    }
+
+    fn output_bytes(&self, capacity: &[usize]) -> u64 {
+        let row: u64 = self
+            .gathers
+            .iter()
+            .flat_map(|(plan, _)| &plan.outputs)
+            .map(|output| 4 * output.class.words() as u64)
+            .sum();
+        capacity.iter().map(|&rows| rows as u64 * row).sum()
+    }
+
+    /// Output buffers of each segment and kernel.
+    fn allocate_outputs(&self, capacity: &[usize]) -> GpuResult<Vec<Vec<Placed>>> {
+        capacity
+            .iter()
+            .map(|&rows| {
+                self.gathers.iter().map(|(plan, _)| Placed::allocate(self.scope, plan, rows)).collect()
+            })
+            .collect()
+    }
+
+    /// Status of each segment, and its mask when asked for.
+    fn state_ranges(&self, masks: bool) -> Vec<(&BufferSlice, u64)> {
+        let mut ranges = vec![];
+        for work in &self.work {
+            ranges.push((&work.status, 16));
+            if let Some(scan) = work.scan.as_ref().filter(|_| masks) {
+                ranges.push((&scan.mask, u64::from(work.tiles) * u64::from(TILE_WORDS) * 4));
+            }
+        }
+        ranges
+    }
+
+    /// Takes what [`Self::state_ranges`] asked for.
+    fn known(&self, bytes: &mut impl Iterator<Item = Vec<u8>>, masks: bool) -> GpuResult<Vec<Known>> {
+        let mut next = || bytes.next().ok_or_else(|| GpuError::Internal("a read-back is missing".to_owned()));
+        self.work
+            .iter()
+            .map(|work| {
+                let status: Vec<u32> = bytemuck::pod_collect_to_vec(&next()?);
+                let word = |at: usize| status.get(at).copied().unwrap_or(0);
+                let rows = work.segment.rows;
+                let mask = match &work.scan {
+                    Some(_) if masks => Some(arrays::bits(next()?, rows)?),
+                    _ => None,
+                };
+                let selected = if work.scan.is_some() { (word(1) as usize).min(rows) } else { rows };
+                Ok(Known { fault: word(0) != 0, selected, mask })
+            })
+            .collect()
+    }
+
+    fn empty_result(&self, known: Known) -> GpuResult<SelectResult> {
+        let outputs = empty_outputs(self.outputs)?;
+        Ok(SelectResult { mask: known.mask, selected: known.selected, outputs, fault: known.fault })
+    }
+
+    /// Takes a segment's outputs out of the read-backs, which come in the order of [`Placed::ranges`].
+    fn result(
+        &self,
+        known: Known,
+        placed: &[Placed],
+        capacity: usize,
+        bytes: &mut impl Iterator<Item = Vec<u8>>,
+    ) -> GpuResult<SelectResult> {
+        let mut arrays: Vec<Option<ArrayRef>> = vec![None; self.outputs.len()];
+        let selected = known.selected;
+        for ((plan, _), placed) in self.gathers.iter().zip(placed) {
+            let mut next =
+                || bytes.next().ok_or_else(|| GpuError::Internal("an output is missing".to_owned()));
+            let region_bytes = region_words(capacity) as usize * 4;
+            let regions = if placed.bits.is_some() { next()? } else { vec![] };
+            let region = |at: usize| {
+                let bytes = regions.get(at * region_bytes..(at + 1) * region_bytes).unwrap_or_default();
+                arrays::bits(bytes.to_vec(), selected)
+            };
+            for output in &plan.outputs {
+                let valid = output.valid_region.map(&region).transpose()?;
+                let nulls = valid.map(NullBuffer::new).filter(|nulls| nulls.null_count() > 0);
+                let array = match output.value_region {
+                    Some(at) => arrays::booleans(region(at)?, nulls),
+                    None => arrays::from_device(output.ty, output.class, &next()?, selected, nulls)?,
+                };
+                if let Some(slot) = arrays.get_mut(output.index) {
+                    *slot = Some(array);
+                }
+            }
+        }
+        let outputs = arrays
+            .into_iter()
+            .collect::<Option<Vec<_>>>()
+            .ok_or_else(|| GpuError::Internal("an output was not computed".to_owned()))?;
+        Ok(SelectResult { mask: known.mask, selected, outputs, fault: known.fault })
+    }
+}
+
+/// Words of a bit region for `rows` rows; whole 16-byte units.
+fn region_words(rows: usize) -> u32 {
+    (rows.div_ceil(32).max(1).next_multiple_of(4)) as u32
+}
+
+/// Buffers that one gathering kernel writes for one segment.
+struct Placed {
+    bits: Option<BufferSlice>,
+    /// One an output; none for booleans.
+    values: Vec<Option<BufferSlice>>,
+    /// Bytes of each that are read back.
+    bytes: Vec<u64>,
+}
+
+impl Placed {
+    fn allocate(scope: &LaunchScope, plan: &GatherPlan, rows: usize) -> GpuResult<Placed> {
+        let bits = match plan.regions {
+            0 => None,
+            regions => Some(allocate(scope, regions as u64 * u64::from(region_words(rows)) * 4)?),
+        };
+        let mut placed = Placed { bits, values: vec![], bytes: vec![] };
+        for output in &plan.outputs {
+            let bytes = rows as u64 * 4 * output.class.words() as u64;
+            let value = (output.class != Class::Bool).then(|| allocate(scope, bytes)).transpose()?;
+            placed.values.push(value);
+            placed.bytes.push(bytes);
+        }
+        Ok(placed)
+    }
+
+    fn ranges(&self) -> impl Iterator<Item = (&BufferSlice, u64)> {
+        let values = self.values.iter().zip(&self.bytes);
+        let values = values.filter_map(|(slice, bytes)| slice.as_ref().map(|slice| (slice, *bytes)));
+        self.bits.iter().map(|slice| (slice, slice.len)).chain(values)
+    }
+}
+
+impl<'a> Work<'a> {
+    fn new(scope: &LaunchScope, segment: &'a Segment, selected: bool) -> GpuResult<Work<'a>> {
+        let rows = segment.rows as u32;
+        let tiles = rows.div_ceil(TILE);
+        let blocks = tiles.div_ceil(SCAN_BLOCK);
+        let words = |count: u32| allocate(scope, u64::from(count) * 4);
+        let scan = if selected {
+            Some(ScanBuffers {
+                mask: words(tiles * TILE_WORDS)?,
+                counts: words(tiles)?,
+                offsets: words(tiles)?,
+                block_totals: words(blocks)?,
+                block_offsets: words(blocks)?,
+            })
+        } else {
+            None
+        };
+        Ok(Work { segment, rows, tiles, blocks, status: allocate(scope, 16)?, scan })
+    }
+
+    /// Zeroes what the kernels add to, and the block offsets, which one block leaves as they are.
+    fn clear(&self, encoder: &mut wgpu::CommandEncoder) {
+        let offsets = self.scan.as_ref().map(|scan| &scan.block_offsets);
+        for slice in std::iter::once(&self.status).chain(offsets) {
+            encoder.clear_buffer(slice.buffer.raw(), slice.offset, Some(slice.len));
+        }
+    }
 }

@@ -1,5 +1,13 @@
 //! Expressions on the device: the IR, and its translation to WGSL.
 
+mod arith;
 pub mod ir;
+mod load;
+mod wgsl;
+pub mod widths;
 
 pub use ir::{ArithOp, CompareOp, Expr, Scalar, ValueType};
+pub use wgsl::check;
+
+pub(crate) use load::{element, fetch_index};
+pub(crate) use wgsl::{Emitter, Node, PARAM_WORDS, arg_load};

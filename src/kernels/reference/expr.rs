@@ -1,19 +1,203 @@
 //! Row-wise interpreter of the IR over Arrow arrays.
 
-use arrow::array::ArrayRef;
+use arrow::array::{Array, ArrayRef, AsArray};
+use arrow::datatypes::{
+    DataType, Date32Type, Decimal128Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type,
+    Int64Type, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
+};
 
-use crate::kernels::expr::{Expr, Scalar, ValueType};
+use crate::kernels::expr::widths::{is_signed, pow10, type_bits};
+use crate::kernels::expr::{ArithOp, CompareOp, Expr, Scalar, ValueType};
+use crate::kernels::reduce::order_key;
 
-/// An arithmetic fault: the CPU operator would raise an error here, or might.
+/// An arithmetic fault: the CPU operator would raise an error here, or might. Also what has no value at all: an array
+/// of another type than the expression says, a row or slot that does not exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fault;
 
 /// Value of `expr` at `row`; AND/OR evaluate both sides, as the device does.
+///
+/// # Errors
+/// [`Fault`] where a checked decimal step overflows or a cast's result exceeds its precision.
 pub fn eval(
-    _expr: &Expr,
-    _params: &[(ValueType, Scalar)],
-    _columns: &[ArrayRef],
-    _row: usize,
+    expr: &Expr,
+    params: &[(ValueType, Scalar)],
+    columns: &[ArrayRef],
+    row: usize,
 ) -> Result<Scalar, Fault> {
-    todo!()
+    let go = |e: &Expr| eval(e, params, columns, row);
+    Ok(match expr {
+        Expr::Column { index, ty } => columns.get(*index).and_then(|c| value_at(c, *ty, row)).ok_or(Fault)?,
+        Expr::Param { slot, .. } => params.get(*slot).ok_or(Fault)?.1,
+        Expr::Compare { op, left, right } => {
+            let ty = left.value_type();
+            match (go(left)?, go(right)?) {
+                (Some(a), Some(b)) => Some(compare(*op, comparison_key(ty, a), comparison_key(ty, b)).into()),
+                _ => None,
+            }
+        }
+        Expr::Distinct { negated, left, right } => {
+            let ty = left.value_type();
+            let key = |v: Scalar| v.map(|v| comparison_key(ty, v));
+            Some(((key(go(left)?) == key(go(right)?)) == *negated).into())
+        }
+        Expr::And(left, right) => kleene(go(left)?, go(right)?, 0),
+        Expr::Or(left, right) => kleene(go(left)?, go(right)?, 1),
+        Expr::Not(e) => go(e)?.map(|v| 1 - v),
+        Expr::IsNull(e) => Some(go(e)?.is_none().into()),
+        Expr::IsNotNull(e) => Some(go(e)?.is_some().into()),
+        Expr::InList { expr, list, negated } => {
+            let needle = go(expr)?;
+            let list = list.iter().map(|e| go(e)).collect::<Result<Vec<_>, _>>()?;
+            match needle {
+                None => None,
+                Some(_) if list.contains(&needle) => Some((!*negated).into()),
+                Some(_) if list.contains(&None) => None,
+                Some(_) => Some((*negated).into()),
+            }
+        }
+        Expr::Arith { op, left, right, ty } => match (go(left)?, go(right)?) {
+            (Some(a), Some(b)) => Some(arith(*op, (a, left.value_type()), (b, right.value_type()), *ty)?),
+            _ => None,
+        },
+        Expr::Negate(e) => go(e)?.map(|v| negate(v, e)).transpose()?,
+        Expr::Cast { expr, to } => go(expr)?.map(|v| cast(v, expr.value_type(), *to)).transpose()?,
+    })
+}
+
+/// The canonical value in an array; `None` when the array is not of the type or has no such row.
+pub fn value_at(array: &ArrayRef, ty: ValueType, row: usize) -> Option<Scalar> {
+    if row >= array.len() {
+        return None;
+    }
+    let value = match (ty, array.data_type()) {
+        (ValueType::Boolean, DataType::Boolean) => array.as_boolean().value(row).into(),
+        (ValueType::Int8, DataType::Int8) => array.as_primitive::<Int8Type>().value(row).into(),
+        (ValueType::Int16, DataType::Int16) => array.as_primitive::<Int16Type>().value(row).into(),
+        (ValueType::Int32, DataType::Int32) => array.as_primitive::<Int32Type>().value(row).into(),
+        (ValueType::Int64, DataType::Int64) => array.as_primitive::<Int64Type>().value(row).into(),
+        (ValueType::UInt8, DataType::UInt8) => array.as_primitive::<UInt8Type>().value(row).into(),
+        (ValueType::UInt16, DataType::UInt16) => array.as_primitive::<UInt16Type>().value(row).into(),
+        (ValueType::UInt32, DataType::UInt32) => array.as_primitive::<UInt32Type>().value(row).into(),
+        (ValueType::UInt64, DataType::UInt64) => array.as_primitive::<UInt64Type>().value(row).into(),
+        (ValueType::Float32, DataType::Float32) => {
+            array.as_primitive::<Float32Type>().value(row).to_bits().into()
+        }
+        (ValueType::Float64, DataType::Float64) => {
+            array.as_primitive::<Float64Type>().value(row).to_bits().into()
+        }
+        (ValueType::Date32, DataType::Date32) => array.as_primitive::<Date32Type>().value(row).into(),
+        (ValueType::Decimal { precision, scale }, DataType::Decimal128(p, s))
+            if (precision, scale) == (*p, *s) =>
+        {
+            array.as_primitive::<Decimal128Type>().value(row)
+        }
+        _ => return None,
+    };
+    Some((!array.is_null(row)).then_some(value))
+}
+
+/// Key by which DataFusion's comparison operators see a value: floats in total order with -0 taken as +0.
+fn comparison_key(ty: ValueType, value: i128) -> i128 {
+    let folded = match ty {
+        ValueType::Float32 if value == i128::from((-0.0f32).to_bits()) => 0,
+        ValueType::Float64 if value == i128::from((-0.0f64).to_bits()) => 0,
+        _ => value,
+    };
+    order_key(ty, folded)
+}
+
+fn compare(op: CompareOp, a: i128, b: i128) -> bool {
+    match op {
+        CompareOp::Eq => a == b,
+        CompareOp::NotEq => a != b,
+        CompareOp::Lt => a < b,
+        CompareOp::LtEq => a <= b,
+        CompareOp::Gt => a > b,
+        CompareOp::GtEq => a >= b,
+    }
+}
+
+/// AND (`decides` = 0) or OR (`decides` = 1): a side that decides does so whatever the other is.
+fn kleene(a: Scalar, b: Scalar, decides: i128) -> Scalar {
+    if a == Some(decides) || b == Some(decides) { Some(decides) } else { a.and(b) }
+}
+
+/// An integer as its type holds it after wrapping.
+fn wrap(ty: ValueType, value: i128) -> i128 {
+    let spare = 128 - u32::from(type_bits(ty));
+    if is_signed(ty) { (value << spare) >> spare } else { ((value as u128) << spare >> spare) as i128 }
+}
+
+fn arith(
+    op: ArithOp,
+    (a, left): (i128, ValueType),
+    (b, right): (i128, ValueType),
+    ty: ValueType,
+) -> Result<i128, Fault> {
+    if let ValueType::Decimal { scale, .. } = ty {
+        let aligned = |value: i128, from: ValueType| match from {
+            ValueType::Decimal { scale: s, .. } if s != scale => {
+                let factor = pow10((i16::from(scale) - i16::from(s)).unsigned_abs().into());
+                factor.and_then(|factor| value.checked_mul(factor))
+            }
+            _ => Some(value),
+        };
+        return match op {
+            ArithOp::Add => aligned(a, left).zip(aligned(b, right)).and_then(|(a, b)| a.checked_add(b)),
+            ArithOp::Sub => aligned(a, left).zip(aligned(b, right)).and_then(|(a, b)| a.checked_sub(b)),
+            ArithOp::Mul => a.checked_mul(b),
+        }
+        .ok_or(Fault);
+    }
+    Ok(wrap(
+        ty,
+        match op {
+            ArithOp::Add => a.wrapping_add(b),
+            ArithOp::Sub => a.wrapping_sub(b),
+            ArithOp::Mul => a.wrapping_mul(b),
+        },
+    ))
+}
+
+fn negate(value: i128, operand: &Expr) -> Result<i128, Fault> {
+    let ty = operand.value_type();
+    match ty {
+        ValueType::Float32 => Ok(value ^ (1 << 31)),
+        ValueType::Float64 => Ok(value ^ (1 << 63)),
+        ValueType::Decimal { .. } => value.checked_neg().ok_or(Fault),
+        _ => {
+            let negated = wrap(ty, value.wrapping_neg());
+            let mut columns = std::collections::BTreeSet::new();
+            operand.collect_columns(&mut columns);
+            // DataFusion negates scalars checked, arrays wrapping.
+            if columns.is_empty() && is_signed(ty) && negated == value && value != 0 {
+                return Err(Fault);
+            }
+            Ok(negated)
+        }
+    }
+}
+
+fn cast(value: i128, from: ValueType, to: ValueType) -> Result<i128, Fault> {
+    let ValueType::Decimal { precision, scale } = to else {
+        return Ok(value);
+    };
+    let limit = pow10(precision.into()).ok_or(Fault)?;
+    let fits = |v: i128| (-limit < v && v < limit).then_some(v).ok_or(Fault);
+    match from {
+        ValueType::Decimal { precision: p, scale: s } => {
+            let steps = i16::from(scale) - i16::from(s);
+            let factor = pow10(steps.unsigned_abs().into()).ok_or(Fault)?;
+            if i16::from(p) + steps <= i16::from(precision) {
+                // The declared precisions leave room, so Arrow looks no further.
+                return Ok(value.wrapping_mul(factor));
+            }
+            fits(value.checked_mul(factor).ok_or(Fault)?)
+        }
+        _ => {
+            let factor = pow10(scale.unsigned_abs().into()).ok_or(Fault)?;
+            fits(value.checked_mul(factor).ok_or(Fault)?)
+        }
+    }
 }

@@ -1,31 +1,153 @@
 //! Twin of the reduction.
 
-use arrow::array::{ArrayRef, BooleanArray};
+use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, PrimitiveArray};
+use arrow::datatypes::{
+    ArrowPrimitiveType, DataType, Date32Type, Decimal128Type, Float32Type, Float64Type, Int8Type, Int16Type,
+    Int32Type, Int64Type, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
+};
 
 use crate::kernels::expr::ValueType;
 use crate::kernels::program::Program;
-use crate::kernels::reduce::{AggregateKind, AggregateSpec, AggregateState, ReduceResult};
+use crate::kernels::reduce::{AggregateKind, AggregateSpec, AggregateState, ReduceResult, wrap64};
+
+use super::expr::{Fault, eval};
 
 /// What the device must answer for one segment of `rows` rows.
 pub fn reduce(
-    _program: &Program,
-    _aggregates: &[AggregateSpec],
-    _columns: &[ArrayRef],
-    _rows: usize,
+    program: &Program,
+    aggregates: &[AggregateSpec],
+    columns: &[ArrayRef],
+    rows: usize,
 ) -> ReduceResult {
-    todo!()
+    let mut states: Vec<AggregateState> = aggregates.iter().map(|spec| spec.kind.init()).collect();
+    let mut fault = false;
+    for row in 0..rows {
+        fault |= reduce_row(program, aggregates, columns, row, &mut states).is_err();
+    }
+    ReduceResult { states, fault }
+}
+
+fn reduce_row(
+    program: &Program,
+    aggregates: &[AggregateSpec],
+    columns: &[ArrayRef],
+    row: usize,
+    states: &mut [AggregateState],
+) -> Result<(), Fault> {
+    let value = |expr| eval(expr, &program.params, columns, row);
+    if let Some(selection) = &program.selection
+        && value(selection)? != Some(1)
+    {
+        return Ok(());
+    }
+    let mut result = Ok(());
+    for (spec, state) in aggregates.iter().zip(states) {
+        let mut one = || {
+            if let Some(filter) = &spec.filter
+                && value(filter)? != Some(1)
+            {
+                return Ok(());
+            }
+            match &spec.arg {
+                Some(arg) if spec.kind != AggregateKind::CountRows => {
+                    if let Some(v) = value(arg)? {
+                        update(spec.kind, arg.value_type(), state, v);
+                    }
+                }
+                _ => state.count += 1,
+            }
+            Ok(())
+        };
+        result = result.and(one());
+    }
+    result
+}
+
+/// Adds one non-NULL value.
+fn update(kind: AggregateKind, ty: ValueType, state: &mut AggregateState, value: i128) {
+    let value = match kind {
+        AggregateKind::CountRows | AggregateKind::Count => 0,
+        AggregateKind::SumInt => wrap64(ty, value),
+        // Casts of integers to floats round to nearest, ties to even; the result is an integer below 2^65.
+        AggregateKind::SumAsFloat64 => value as f64 as i128,
+        AggregateKind::SumDecimal | AggregateKind::Min | AggregateKind::Max => value,
+    };
+    kind.merge(ty, state, &AggregateState { count: 1, value });
 }
 
 /// Adds an array of argument values to a state: `ty` is the argument's type, `filter` counts where true.
 ///
-/// `array` is `None` for [`AggregateKind::CountRows`]. Arrays of another type than `ty` add nothing.
+/// `array` is `None` for [`AggregateKind::CountRows`]. [`AggregateKind::Count`] takes arrays of any type; for the others
+/// an array of another type than `ty` is a caller's error and adds nothing.
 pub fn update_from_array(
-    _kind: AggregateKind,
-    _ty: ValueType,
-    _state: &mut AggregateState,
-    _array: Option<&ArrayRef>,
-    _rows: usize,
-    _filter: Option<&BooleanArray>,
+    kind: AggregateKind,
+    ty: ValueType,
+    state: &mut AggregateState,
+    array: Option<&ArrayRef>,
+    rows: usize,
+    filter: Option<&BooleanArray>,
 ) {
-    todo!()
+    let passes = |row: usize| filter.is_none_or(|f| row < f.len() && f.is_valid(row) && f.value(row));
+    let array = match (kind, array) {
+        (AggregateKind::CountRows, _) => {
+            state.count += (0..rows).filter(|&row| passes(row)).count() as u64;
+            return;
+        }
+        (_, Some(array)) => array,
+        (_, None) => return,
+    };
+    let rows = rows.min(array.len());
+    if kind == AggregateKind::Count {
+        let nulls = array.logical_nulls();
+        let valid = |row: usize| nulls.as_ref().is_none_or(|n| n.is_valid(row));
+        state.count += (0..rows).filter(|&row| passes(row) && valid(row)).count() as u64;
+        return;
+    }
+    let mut add = |row: usize, value: i128| {
+        if passes(row) {
+            update(kind, ty, state, value);
+        }
+    };
+    match (ty, array.data_type()) {
+        (ValueType::Boolean, DataType::Boolean) => {
+            let array = array.as_boolean();
+            for row in (0..rows).filter(|&row| array.is_valid(row)) {
+                add(row, array.value(row).into());
+            }
+        }
+        (ValueType::Int8, DataType::Int8) => each::<Int8Type>(array, rows, i128::from, &mut add),
+        (ValueType::Int16, DataType::Int16) => each::<Int16Type>(array, rows, i128::from, &mut add),
+        (ValueType::Int32, DataType::Int32) => each::<Int32Type>(array, rows, i128::from, &mut add),
+        (ValueType::Int64, DataType::Int64) => each::<Int64Type>(array, rows, i128::from, &mut add),
+        (ValueType::UInt8, DataType::UInt8) => each::<UInt8Type>(array, rows, i128::from, &mut add),
+        (ValueType::UInt16, DataType::UInt16) => each::<UInt16Type>(array, rows, i128::from, &mut add),
+        (ValueType::UInt32, DataType::UInt32) => each::<UInt32Type>(array, rows, i128::from, &mut add),
+        (ValueType::UInt64, DataType::UInt64) => each::<UInt64Type>(array, rows, i128::from, &mut add),
+        (ValueType::Float32, DataType::Float32) => {
+            each::<Float32Type>(array, rows, |v| v.to_bits().into(), &mut add);
+        }
+        (ValueType::Float64, DataType::Float64) => {
+            each::<Float64Type>(array, rows, |v| v.to_bits().into(), &mut add);
+        }
+        (ValueType::Date32, DataType::Date32) => each::<Date32Type>(array, rows, i128::from, &mut add),
+        (ValueType::Decimal { .. }, DataType::Decimal128(..)) => {
+            each::<Decimal128Type>(array, rows, |v| v, &mut add);
+        }
+        _ => debug_assert!(false, "{kind:?} of {ty:?} over {}", array.data_type()),
+    }
+}
+
+fn each<T: ArrowPrimitiveType>(
+    array: &ArrayRef,
+    rows: usize,
+    canonical: impl Fn(T::Native) -> i128,
+    add: &mut impl FnMut(usize, i128),
+) {
+    let array: &PrimitiveArray<T> = array.as_primitive();
+    let nulls = array.nulls();
+    for (row, value) in array.values().iter().enumerate().take(rows) {
+        if nulls.is_none_or(|n| n.is_valid(row)) {
+            add(row, canonical(*value));
+        }
+    }
 }

@@ -1,0 +1,423 @@
+//! The IR as WGSL statements: each distinct node becomes one value and, where it may be NULL, one validity flag.
+//!
+//! Text depends on the shape only (types, layouts, which columns have validity, rounded bounds): columns are bindings,
+//! parameters are words of the argument block. Everything is evaluated eagerly and without branches; a node that can
+//! overflow gives a fault flag, which the kernel looks at where the node's value is used.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt::Write;
+use std::sync::Arc;
+
+use crate::error::{GpuError, GpuResult};
+use crate::kernels::program::ColumnShape;
+
+use super::ir::{CompareOp, Expr, Scalar, ValueType};
+use super::load::decode;
+use super::widths::{Class, round_bits, type_bits, value_bits};
+
+/// Lists longer than this read their parameters from the argument block at each use instead of holding them in
+/// registers.
+const REGISTER_LIST: usize = 8;
+
+/// A computed node.
+#[derive(Debug, Clone)]
+pub(crate) struct Node {
+    /// WGSL expression without side effects; mostly a name.
+    pub value: String,
+    /// WGSL name of the validity flag; `None` when never NULL.
+    pub valid: Option<String>,
+    /// Type.
+    pub ty: ValueType,
+    /// Register class of the value.
+    pub class: Class,
+    /// Bound on the magnitude.
+    pub bits: u8,
+    /// Whether no column is involved.
+    pub constant: bool,
+    /// Names of the fault flags of the node and all below it.
+    pub faults: BTreeSet<String>,
+}
+
+impl Node {
+    /// Validity as a WGSL expression.
+    pub fn validity(&self) -> &str {
+        self.valid.as_deref().unwrap_or("true")
+    }
+}
+
+/// Emits expressions into the body of a function that has `i` (row), `r<k>` and `v<k>` (elements of value and validity
+/// of column number k) in scope.
+#[derive(Debug)]
+pub(crate) struct Emitter<'a> {
+    columns: BTreeMap<usize, (usize, &'a ColumnShape)>,
+    params: &'a [(ValueType, Scalar)],
+    params_at: usize,
+    memo: HashMap<Arc<Expr>, Node>,
+    keys: HashMap<(String, bool), String>,
+    names: usize,
+    /// Statements so far.
+    pub body: String,
+    /// Parameters to be held in `p<slot>` and `p<slot>v`, with their class.
+    pub held: BTreeMap<usize, Class>,
+}
+
+impl<'a> Emitter<'a> {
+    /// An emitter over these columns and parameters; `params_at` is the first parameter's word in the argument block.
+    pub fn new(columns: &'a [ColumnShape], params: &'a [(ValueType, Scalar)], params_at: usize) -> Self {
+        Emitter {
+            columns: columns.iter().enumerate().map(|(at, shape)| (shape.index, (at, shape))).collect(),
+            params,
+            params_at,
+            memo: HashMap::new(),
+            keys: HashMap::new(),
+            names: 0,
+            body: String::new(),
+            held: BTreeMap::new(),
+        }
+    }
+
+    /// Number of distinct nodes so far.
+    pub fn size(&self) -> usize {
+        self.memo.len()
+    }
+
+    /// Names an expression.
+    pub fn name(&mut self, value: &str) -> String {
+        let name = format!("n{}", self.names);
+        self.names += 1;
+        // Writing to a String cannot fail.
+        let _ = writeln!(self.body, "    let {name} = {value};");
+        name
+    }
+
+    /// Conjunction of flags, `None` for an empty one.
+    pub fn all(&mut self, flags: &[Option<&str>]) -> Option<String> {
+        let mut some: Vec<&str> = flags.iter().copied().flatten().collect();
+        some.dedup();
+        match some.as_slice() {
+            [] => None,
+            [one] => Some((*one).to_owned()),
+            many => Some(self.name(&many.join(" & "))),
+        }
+    }
+
+    /// Records a fault flag: `condition` where the operands are valid.
+    pub(super) fn fault(&mut self, node: &mut Node, condition: &str) {
+        let flag = self.name(&format!("{} & ({condition})", node.validity()));
+        node.faults.insert(flag);
+    }
+
+    /// Emits an expression once; equal ones share their node.
+    ///
+    /// # Errors
+    /// [`GpuError::Internal`] for what [`check`] rejects and for columns or parameters that do not exist.
+    pub fn emit(&mut self, expr: &Arc<Expr>) -> GpuResult<Node> {
+        if let Some(node) = self.memo.get(expr) {
+            return Ok(node.clone());
+        }
+        let node = match expr.as_ref() {
+            Expr::Column { index, ty } => self.column(*index, *ty)?,
+            Expr::Param { slot, ty } => self.param(*slot, *ty, true)?,
+            Expr::Compare { op, left, right } => {
+                let (l, r) = (self.emit(left)?, self.emit(right)?);
+                let (a, b, class) = self.pair(&l, &r, true)?;
+                let valid = self.all(&[l.valid.as_deref(), r.valid.as_deref()]);
+                let value = self.name(&comparison(*op, class, &a, &b));
+                boolean(value, valid, &[&l, &r])
+            }
+            Expr::Distinct { negated, left, right } => {
+                let (l, r) = (self.emit(left)?, self.emit(right)?);
+                self.distinct(*negated, &l, &r)?
+            }
+            Expr::And(left, right) => {
+                let (l, r) = (self.emit(left)?, self.emit(right)?);
+                self.kleene(&l, &r, "&", "!")?
+            }
+            Expr::Or(left, right) => {
+                let (l, r) = (self.emit(left)?, self.emit(right)?);
+                self.kleene(&l, &r, "|", "")?
+            }
+            Expr::Not(operand) => {
+                let e = self.emit(operand)?;
+                expect_bool(&[&e])?;
+                let value = self.name(&format!("!{}", e.value));
+                boolean(value, e.valid.clone(), &[&e])
+            }
+            Expr::IsNull(operand) => {
+                let e = self.emit(operand)?;
+                let value = self.name(&format!("!{}", e.validity()));
+                boolean(value, None, &[&e])
+            }
+            Expr::IsNotNull(operand) => {
+                let e = self.emit(operand)?;
+                boolean(e.validity().to_owned(), None, &[&e])
+            }
+            Expr::InList { expr, list, negated } => self.in_list(expr, list, *negated)?,
+            Expr::Arith { op, left, right, ty } => {
+                let (l, r) = (self.emit(left)?, self.emit(right)?);
+                self.arith(*op, &l, &r, *ty)?
+            }
+            Expr::Negate(operand) => {
+                let e = self.emit(operand)?;
+                self.negate(&e)?
+            }
+            Expr::Cast { expr: operand, to } => {
+                let e = self.emit(operand)?;
+                self.cast(&e, *to)?
+            }
+        };
+        self.memo.insert(Arc::clone(expr), node.clone());
+        Ok(node)
+    }
+
+    fn column(&mut self, index: usize, ty: ValueType) -> GpuResult<Node> {
+        let Some(&(at, shape)) = self.columns.get(&index) else {
+            return Err(GpuError::Internal(format!("column {index} has no shape")));
+        };
+        if shape.ty != ty {
+            return Err(GpuError::Internal(format!("column {index} is {:?}, not {ty:?}", shape.ty)));
+        }
+        let value = self.name(&decode(shape, &format!("r{at}")));
+        let valid = shape.nullable.then(|| self.name(&format!("((v{at} >> (i & 31u)) & 1u) != 0u")));
+        let bits = shape.bits();
+        Ok(Node {
+            value,
+            valid,
+            ty,
+            class: Class::of(ty, bits),
+            bits,
+            constant: false,
+            faults: BTreeSet::new(),
+        })
+    }
+
+    fn param(&mut self, slot: usize, ty: ValueType, held: bool) -> GpuResult<Node> {
+        let value = match self.params.get(slot) {
+            Some((actual, value)) if *actual == ty => *value,
+            other => {
+                return Err(GpuError::Internal(format!("parameter {slot} of {ty:?} is {other:?}")));
+            }
+        };
+        let bits = match ty {
+            ValueType::Decimal { .. } => round_bits(value.map_or(0, value_bits), 16),
+            _ => type_bits(ty),
+        };
+        let class = Class::of(ty, bits);
+        let (value, valid) = if held {
+            self.held.insert(slot, class);
+            (format!("p{slot}"), format!("p{slot}v"))
+        } else {
+            let (value, valid) = arg_load(class, self.params_at + slot * PARAM_WORDS);
+            (self.name(&value), self.name(&valid))
+        };
+        Ok(Node { value, valid: Some(valid), ty, class, bits, constant: true, faults: BTreeSet::new() })
+    }
+
+    /// Both values in one class that compares with integer operators; `fold` takes -0 as +0.
+    fn pair(&mut self, l: &Node, r: &Node, fold: bool) -> GpuResult<(String, String, Class)> {
+        let same = match (l.ty, r.ty) {
+            (ValueType::Decimal { scale: a, .. }, ValueType::Decimal { scale: b, .. }) => a == b,
+            (a, b) => a == b,
+        };
+        if !same {
+            return Err(GpuError::Internal(format!("comparison of {:?} with {:?}", l.ty, r.ty)));
+        }
+        Ok(match l.ty {
+            ValueType::Float32 => (self.key(l, fold), self.key(r, fold), Class::I32),
+            ValueType::Float64 => (self.key(l, fold), self.key(r, fold), Class::I64),
+            _ if l.class == r.class => (l.value.clone(), r.value.clone(), l.class),
+            _ => (widened(l), widened(r), Class::Wide),
+        })
+    }
+
+    /// Order-preserving integer key of a float; with `fold`, -0 is +0.
+    pub fn key(&mut self, node: &Node, fold: bool) -> String {
+        let memo = (node.value.clone(), fold);
+        if let Some(key) = self.keys.get(&memo) {
+            return key.clone();
+        }
+        let bits = if node.class == Class::U32 { 32 } else { 64 };
+        let kind = if fold { "fold" } else { "key" };
+        let key = self.name(&format!("f_{kind}{bits}({})", node.value));
+        self.keys.insert(memo, key.clone());
+        key
+    }
+
+    fn distinct(&mut self, negated: bool, l: &Node, r: &Node) -> GpuResult<Node> {
+        let (a, b, class) = self.pair(l, r, true)?;
+        let equal = comparison(CompareOp::Eq, class, &a, &b);
+        let (lv, rv) = (l.validity(), r.validity());
+        let same = if l.valid.is_none() && r.valid.is_none() {
+            equal
+        } else {
+            format!("select({lv} == {rv}, {equal}, {lv} & {rv})")
+        };
+        let value = self.name(&if negated { same } else { format!("!({same})") });
+        Ok(boolean(value, None, &[l, r]))
+    }
+
+    /// Three-valued AND (`decides` = "!") or OR (`decides` = ""): one valid operand that decides makes the result valid.
+    /// The value needs no care: where the result is valid it is right, whatever lies under a NULL.
+    fn kleene(&mut self, l: &Node, r: &Node, op: &str, decides: &str) -> GpuResult<Node> {
+        expect_bool(&[l, r])?;
+        let value = self.name(&format!("{} {op} {}", l.value, r.value));
+        let valid = match (&l.valid, &r.valid) {
+            (None, None) => None,
+            (Some(lv), None) => Some(self.name(&format!("{lv} | {decides}{}", r.value))),
+            (None, Some(rv)) => Some(self.name(&format!("{rv} | {decides}{}", l.value))),
+            (Some(lv), Some(rv)) => Some(self.name(&format!(
+                "({lv} & {rv}) | ({lv} & {decides}{}) | ({rv} & {decides}{})",
+                l.value, r.value
+            ))),
+        };
+        Ok(boolean(value, valid, &[l, r]))
+    }
+
+    /// IN compares bits: unlike `=`, DataFusion does not take -0 for +0 here.
+    fn in_list(&mut self, expr: &Arc<Expr>, list: &[Arc<Expr>], negated: bool) -> GpuResult<Node> {
+        let needle = self.emit(expr)?;
+        let held = list.len() <= REGISTER_LIST;
+        let mut found = vec![];
+        let mut known = vec![];
+        let mut children = vec![needle.clone()];
+        for item in list {
+            let candidate = match item.as_ref() {
+                Expr::Param { slot, ty } if !held => self.param(*slot, *ty, false)?,
+                _ => self.emit(item)?,
+            };
+            let (a, b, class) = match needle.ty {
+                ValueType::Float32 | ValueType::Float64 if candidate.ty == needle.ty => {
+                    (needle.value.clone(), candidate.value.clone(), needle.class)
+                }
+                _ => self.pair(&needle, &candidate, false)?,
+            };
+            let equal = comparison(CompareOp::Eq, class, &a, &b);
+            found.push(match &candidate.valid {
+                Some(valid) => format!("({valid} & ({equal}))"),
+                None => format!("({equal})"),
+            });
+            known.extend(candidate.valid.clone());
+            children.push(candidate);
+        }
+        let found = if found.is_empty() { "false".to_owned() } else { self.fold_flags(&found, "|") };
+        let sure = if known.is_empty() { None } else { Some(self.fold_flags(&known, "&")) };
+        let decided = sure.map(|sure| self.name(&format!("{found} | {sure}")));
+        let valid = self.all(&[needle.valid.as_deref(), decided.as_deref()]);
+        let value = if negated { self.name(&format!("!{found}")) } else { found };
+        Ok(boolean(value, valid, &children.iter().collect::<Vec<_>>()))
+    }
+
+    /// Joins flags by an operator in statements of bounded length.
+    fn fold_flags(&mut self, flags: &[String], op: &str) -> String {
+        let mut joined = String::new();
+        for part in flags.chunks(16) {
+            let text = part.join(&format!(" {op} "));
+            joined = if joined.is_empty() {
+                self.name(&text)
+            } else {
+                self.name(&format!("{joined} {op} {text}"))
+            };
+        }
+        joined
+    }
+}
+
+/// Words of a parameter in the argument block: four of value, one of validity.
+pub(crate) const PARAM_WORDS: usize = 5;
+
+/// WGSL that reads value and validity of the parameter at word `at` of the argument block.
+pub(crate) fn arg_load(class: Class, at: usize) -> (String, String) {
+    let wide = |at: usize| format!("((u64(args[{}]) << 32u) | u64(args[{at}]))", at + 1);
+    let value = match class {
+        Class::Bool => format!("args[{at}] != 0u"),
+        Class::I32 => format!("bitcast<i32>(args[{at}])"),
+        Class::U32 => format!("args[{at}]"),
+        Class::I64 => format!("bitcast<i64>({})", wide(at)),
+        Class::U64 => wide(at),
+        Class::Wide => format!("vec2<u64>({}, {})", wide(at), wide(at + 2)),
+    };
+    (value, format!("args[{}] != 0u", at + 4))
+}
+
+/// A decimal's value as 128 bits.
+pub(crate) fn widened(node: &Node) -> String {
+    match node.class {
+        Class::Wide => node.value.clone(),
+        _ => format!("w_from({})", node.value),
+    }
+}
+
+/// Union of the operands' fault flags.
+pub(super) fn faults_of(children: &[&Node]) -> BTreeSet<String> {
+    children.iter().flat_map(|child| child.faults.iter().cloned()).collect()
+}
+
+fn boolean(value: String, valid: Option<String>, children: &[&Node]) -> Node {
+    Node {
+        value,
+        valid,
+        ty: ValueType::Boolean,
+        class: Class::Bool,
+        bits: 1,
+        constant: children.iter().all(|child| child.constant),
+        faults: faults_of(children),
+    }
+}
+
+fn expect_bool(nodes: &[&Node]) -> GpuResult<()> {
+    match nodes.iter().find(|node| node.ty != ValueType::Boolean) {
+        Some(node) => Err(GpuError::Internal(format!("a boolean was expected, not {:?}", node.ty))),
+        None => Ok(()),
+    }
+}
+
+fn comparison(op: CompareOp, class: Class, a: &str, b: &str) -> String {
+    use CompareOp::*;
+    match class {
+        Class::Bool => match op {
+            Eq => format!("{a} == {b}"),
+            NotEq => format!("{a} != {b}"),
+            Lt => format!("(!{a}) & {b}"),
+            LtEq => format!("(!{a}) | {b}"),
+            Gt => format!("{a} & (!{b})"),
+            GtEq => format!("{a} | (!{b})"),
+        },
+        Class::Wide => match op {
+            Eq => format!("w_eq({a}, {b})"),
+            NotEq => format!("!w_eq({a}, {b})"),
+            Lt => format!("w_lt({a}, {b})"),
+            LtEq => format!("!w_lt({b}, {a})"),
+            Gt => format!("w_lt({b}, {a})"),
+            GtEq => format!("!w_lt({a}, {b})"),
+        },
+        _ => {
+            let symbol = match op {
+                Eq => "==",
+                NotEq => "!=",
+                Lt => "<",
+                LtEq => "<=",
+                Gt => ">",
+                GtEq => ">=",
+            };
+            format!("{a} {symbol} {b}")
+        }
+    }
+}
+
+/// Whether the kernels can evaluate the expression; otherwise what they cannot.
+///
+/// # Errors
+/// A phrase that names the operation and the types.
+pub fn check(expr: &Expr) -> Result<(), String> {
+    for child in expr.children() {
+        check(child)?;
+    }
+    match expr {
+        Expr::Arith { op, left, right, ty } => {
+            super::arith::check_arith(*op, left.value_type(), right.value_type(), *ty)
+        }
+        Expr::Negate(operand) => super::arith::check_negate(operand.value_type()),
+        Expr::Cast { expr, to } => super::arith::check_cast(expr.value_type(), *to),
+        _ => Ok(()),
+    }
+}

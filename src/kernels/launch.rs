@@ -1,0 +1,181 @@
+//! Grids, argument buffers and bind groups of kernel launches.
+
+use std::sync::Arc;
+
+use crate::error::{GpuError, GpuResult};
+use crate::memory::{BufferKind, BufferSlice, DeviceCaps, LaunchScope, Pipeline};
+
+use super::program::Segment;
+use super::shader::Slot;
+
+/// Workgroups of a dispatch in its three dimensions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Grid {
+    /// Workgroups along x, y and z.
+    pub size: [u32; 3],
+}
+
+impl Grid {
+    /// At least `groups` workgroups, and few more, within the adapter's limit a dimension.
+    ///
+    /// # Errors
+    /// [`GpuError::Limit`] when three dimensions do not hold them.
+    pub fn of(groups: u32, caps: &DeviceCaps) -> GpuResult<Grid> {
+        let limit = caps.max_workgroups_per_dimension.max(1);
+        let groups = groups.max(1);
+        let z = groups.div_ceil(limit.saturating_mul(limit));
+        let y = groups.div_ceil(z).div_ceil(limit);
+        let x = groups.div_ceil(z).div_ceil(y);
+        if z > limit {
+            return Err(GpuError::Limit {
+                what: "workgroups of a dispatch",
+                need: groups.into(),
+                limit: u64::from(limit).pow(3),
+            });
+        }
+        Ok(Grid { size: [x, y, z] })
+    }
+
+    /// Workgroups in all.
+    pub fn groups(&self) -> u32 {
+        self.size.iter().product()
+    }
+}
+
+/// The grid for `steps` independent steps (tiles, or a workgroup's share of rows in one iteration), of which a
+/// workgroup does several in a loop: enough workgroups to fill the chip, more where the iterations of an invocation
+/// would exceed the adapter's budget or `most`. Each step costs `cost` iterations, and `reserve` are spent outside.
+pub(crate) fn plan_grid(
+    steps: u32,
+    fill: u32,
+    cost: u32,
+    reserve: u32,
+    most: u32,
+    caps: &DeviceCaps,
+) -> GpuResult<Grid> {
+    let budget = caps.loop_budget.saturating_sub(reserve) / cost.max(1);
+    if budget == 0 {
+        let (need, limit) = (u64::from(reserve) + u64::from(cost), caps.loop_budget.into());
+        return Err(GpuError::Limit { what: "loop iterations of an invocation", need, limit });
+    }
+    let fewest = steps.div_ceil(budget.min(most.max(1)));
+    Grid::of(steps.min(fill.max(fewest)), caps)
+}
+
+/// Bytes that every launch's argument blocks are cut to, at most.
+const MAX_ARGUMENT_BYTES: usize = 64 << 10;
+
+/// Puts argument blocks into device buffers; one slice each.
+pub(crate) fn argument_slices(scope: &LaunchScope, blocks: &[Vec<u8>]) -> GpuResult<Vec<BufferSlice>> {
+    let alignment = (scope.context.caps().offset_alignment as usize).max(16);
+    let mut slices = Vec::with_capacity(blocks.len());
+    let mut next = 0;
+    while next < blocks.len() {
+        let (mut bytes, mut places) = (Vec::new(), vec![]);
+        while let Some(block) = blocks.get(next) {
+            let len = block.len().next_multiple_of(16);
+            if !bytes.is_empty() && bytes.len() + len > MAX_ARGUMENT_BYTES {
+                break;
+            }
+            places.push((bytes.len(), len));
+            bytes.extend_from_slice(block);
+            bytes.resize(bytes.len().next_multiple_of(alignment), 0);
+            next += 1;
+        }
+        if bytes.len() > MAX_ARGUMENT_BYTES {
+            let (need, limit) = (bytes.len() as u64, MAX_ARGUMENT_BYTES as u64);
+            return Err(GpuError::Limit { what: "bytes of kernel arguments", need, limit });
+        }
+        let buffer = scope.params(&bytes)?;
+        slices.extend(places.into_iter().map(|(offset, len)| BufferSlice {
+            buffer: Arc::clone(&buffer),
+            offset: offset as u64,
+            len: len as u64,
+        }));
+    }
+    Ok(slices)
+}
+
+/// A storage buffer of at least `bytes`, whole 16-byte units, as a slice.
+pub(crate) fn allocate(scope: &LaunchScope, bytes: u64) -> GpuResult<BufferSlice> {
+    let len = bytes.max(16).next_multiple_of(16);
+    let limit = scope.context.caps().max_binding_bytes;
+    if len > limit {
+        return Err(GpuError::Limit { what: "bytes of one storage binding", need: len, limit });
+    }
+    let buffer = scope.context.allocate(&scope.memory, len, BufferKind::Storage)?;
+    Ok(BufferSlice { buffer, offset: 0, len })
+}
+
+/// Binds a row kernel's slots for one segment.
+pub(crate) fn bind(
+    scope: &LaunchScope,
+    pipeline: &Pipeline,
+    slots: &[Slot],
+    segment: &Segment,
+    args: &BufferSlice,
+    own: &[&BufferSlice],
+) -> GpuResult<wgpu::BindGroup> {
+    let mut slices = Vec::with_capacity(slots.len());
+    for slot in slots {
+        slices.push(match slot {
+            Slot::Args => args,
+            Slot::Values(index) => &segment.column(*index)?.values,
+            // Word 0 of the arguments is all ones, and the segment's index mask keeps every read there.
+            Slot::Validity(index) => segment.column(*index)?.validity.as_ref().unwrap_or(args),
+            Slot::Own(number) => own.get(*number).copied().ok_or_else(|| {
+                GpuError::Internal(format!("kernel {} lacks its buffer {number}", pipeline.name))
+            })?,
+        });
+    }
+    Ok(bind_slices(scope, pipeline, &slices))
+}
+
+/// Binds slices in order.
+pub(crate) fn bind_slices(
+    scope: &LaunchScope,
+    pipeline: &Pipeline,
+    slices: &[&BufferSlice],
+) -> wgpu::BindGroup {
+    let entries: Vec<wgpu::BindGroupEntry<'_>> = slices
+        .iter()
+        .zip(0u32..)
+        .map(|(slice, binding)| wgpu::BindGroupEntry {
+            binding,
+            resource: wgpu::BindingResource::Buffer(wgpu::BufferBinding {
+                buffer: slice.buffer.raw(),
+                offset: slice.offset,
+                size: wgpu::BufferSize::new(slice.len),
+            }),
+        })
+        .collect();
+    scope.context.device().create_bind_group(&wgpu::BindGroupDescriptor {
+        label: Some(&pipeline.name),
+        layout: &pipeline.layout,
+        entries: &entries,
+    })
+}
+
+/// Records one dispatch.
+pub(crate) fn dispatch(
+    scope: &LaunchScope,
+    pass: &mut wgpu::ComputePass<'_>,
+    pipeline: &Pipeline,
+    group: &wgpu::BindGroup,
+    grid: Grid,
+) {
+    pass.set_pipeline(&pipeline.pipeline);
+    pass.set_bind_group(0, group, &[]);
+    let [x, y, z] = grid.size;
+    pass.dispatch_workgroups(x, y, z);
+    scope.stats.dispatches.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+}
+
+/// The error of a kernel that binds too many storage buffers.
+pub(crate) fn check_bindings(need: u32, caps: &DeviceCaps) -> GpuResult<()> {
+    if need > caps.max_storage_buffers {
+        let limit = caps.max_storage_buffers.into();
+        return Err(GpuError::Limit { what: "storage buffers of one kernel", need: need.into(), limit });
+    }
+    Ok(())
+}

@@ -1,0 +1,224 @@
+//! Composition of row kernels: bindings, the argument block, and the function that evaluates one row.
+//!
+//! Binding 0 is the argument block of the segment, then come each column's values and, where some segment has one, its
+//! validity bitmap, then what the kernel adds. Words of the argument block: 0 is all ones (it stands in for the
+//! validity of columns without nulls), 1..8 are the kernel's own (1 = rows), then one index mask for each nullable
+//! column (0 makes every read hit word 0), then the parameters.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use crate::error::GpuResult;
+use crate::memory::{BindingKind, ShaderSource};
+
+use super::expr::widths::Class;
+use super::expr::{Emitter, PARAM_WORDS, Scalar, ValueType, arg_load, element, fetch_index};
+use super::program::ColumnShape;
+
+/// Invocations of a workgroup.
+pub(crate) const WORKGROUP: u32 = 256;
+
+/// First word of the validity index masks.
+const MASKS_AT: usize = 8;
+
+const WIDE: &str = include_str!("../../shaders/common/wide.wgsl");
+const FLOATS: &str = include_str!("../../shaders/common/floats.wgsl");
+const ROUND53: &str = include_str!("../../shaders/common/round53.wgsl");
+
+/// What is bound at a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Slot {
+    /// The segment's argument block.
+    Args,
+    /// Values of a source column.
+    Values(usize),
+    /// Validity of a source column.
+    Validity(usize),
+    /// The n-th buffer that the kernel adds.
+    Own(usize),
+}
+
+/// Bindings of a row kernel, in order, and their declarations.
+#[derive(Debug, Clone)]
+pub(crate) struct Bindings {
+    /// What is bound, by binding number.
+    pub slots: Vec<Slot>,
+    kinds: Vec<BindingKind>,
+    text: String,
+    own: usize,
+}
+
+impl Bindings {
+    /// Arguments and columns.
+    pub fn new(columns: &[ColumnShape]) -> GpuResult<Self> {
+        let mut bindings = Bindings { slots: vec![], kinds: vec![], text: String::new(), own: 0 };
+        bindings.add(Slot::Args, BindingKind::ReadOnlyStorage, "args", "u32");
+        for (at, shape) in columns.iter().enumerate() {
+            let read = BindingKind::ReadOnlyStorage;
+            bindings.add(Slot::Values(shape.index), read, &format!("c{at}"), element(shape)?);
+            if shape.nullable {
+                bindings.add(Slot::Validity(shape.index), read, &format!("m{at}"), "u32");
+            }
+        }
+        Ok(bindings)
+    }
+
+    /// Adds a buffer of the kernel's own.
+    pub fn own(&mut self, kind: BindingKind, name: &str, element: &str) {
+        self.add(Slot::Own(self.own), kind, name, element);
+        self.own += 1;
+    }
+
+    fn add(&mut self, slot: Slot, kind: BindingKind, name: &str, element: &str) {
+        let access = match kind {
+            BindingKind::Storage => "read_write",
+            _ => "read",
+        };
+        let number = self.slots.len();
+        let _ = writeln!(
+            self.text,
+            "@group(0) @binding({number}) var<storage, {access}> {name}: array<{element}>;"
+        );
+        self.slots.push(slot);
+        self.kinds.push(kind);
+    }
+
+    /// The finished shader: declarations, the library parts that `body` names, and `body`.
+    pub fn shader(&self, name: &str, body: &str) -> ShaderSource {
+        let mut wgsl = self.text.clone();
+        let rounds = body.contains("round53");
+        if rounds || body.contains("w_") {
+            wgsl.push_str(WIDE);
+        }
+        if body.contains("f_key") || body.contains("f_fold") {
+            wgsl.push_str(FLOATS);
+        }
+        if rounds {
+            wgsl.push_str(ROUND53);
+        }
+        wgsl.push_str(body);
+        ShaderSource { name: name.to_owned(), wgsl, bindings: self.kinds.clone() }
+    }
+}
+
+/// Storage buffers of the arguments and columns.
+pub(crate) fn column_bindings(columns: &[ColumnShape]) -> u32 {
+    1 + columns.iter().map(|shape| 1 + u32::from(shape.nullable)).sum::<u32>()
+}
+
+/// First word of the parameters.
+pub(crate) fn params_at(columns: &[ColumnShape]) -> usize {
+    MASKS_AT + columns.iter().filter(|shape| shape.nullable).count()
+}
+
+/// The argument block of one segment as bytes: `own` are words 1 and following, `has_nulls` tells which of the columns
+/// that are nullable in the shape have a bitmap in this segment.
+pub(crate) fn argument_block(
+    own: &[u32],
+    columns: &[ColumnShape],
+    has_nulls: &dyn Fn(usize) -> bool,
+    params: &[(ValueType, Scalar)],
+) -> Vec<u8> {
+    let mut words = vec![0u32; MASKS_AT];
+    words[0] = u32::MAX;
+    for (at, word) in own.iter().enumerate().take(MASKS_AT - 1) {
+        words[at + 1] = *word;
+    }
+    let nullable = columns.iter().filter(|shape| shape.nullable);
+    words.extend(nullable.map(|shape| if has_nulls(shape.index) { u32::MAX } else { 0 }));
+    for (_, value) in params {
+        let bits = value.unwrap_or(0) as u128;
+        words.extend((0..4).map(|k| (bits >> (32 * k)) as u32));
+        words.push(u32::from(value.is_some()));
+    }
+    bytemuck::cast_slice(&words).to_vec()
+}
+
+/// How a row's elements come into the row function.
+pub(crate) struct Loads<'a> {
+    columns: &'a [ColumnShape],
+}
+
+impl<'a> Loads<'a> {
+    pub fn new(columns: &'a [ColumnShape]) -> Self {
+        Loads { columns }
+    }
+
+    /// Parameters of the row function after its first ones, each with a leading comma.
+    pub fn parameters(&self) -> GpuResult<String> {
+        let mut text = String::new();
+        for (at, shape) in self.columns.iter().enumerate() {
+            let _ = write!(text, ", r{at}: {}", element(shape)?);
+            if shape.nullable {
+                let _ = write!(text, ", v{at}: u32");
+            }
+        }
+        Ok(text)
+    }
+
+    /// Statements that load the elements of row `index` into names ending in `suffix`.
+    pub fn statements(&self, index: &str, suffix: &str, indent: &str) -> String {
+        let mut text = String::new();
+        for (at, shape) in self.columns.iter().enumerate() {
+            let _ = writeln!(text, "{indent}let r{at}{suffix} = c{at}[{}];", fetch_index(shape, index));
+            if shape.nullable {
+                let _ = writeln!(text, "{indent}let v{at}{suffix} = m{at}[({index} >> 5u) & x{at}];");
+            }
+        }
+        text
+    }
+
+    /// Arguments for [`Loads::parameters`], each with a leading comma.
+    pub fn arguments(&self, suffix: &str) -> String {
+        let mut text = String::new();
+        for (at, shape) in self.columns.iter().enumerate() {
+            let _ = write!(text, ", r{at}{suffix}");
+            if shape.nullable {
+                let _ = write!(text, ", v{at}{suffix}");
+            }
+        }
+        text
+    }
+
+    /// Statements of the entry point that read the validity index masks.
+    pub fn masks(&self) -> String {
+        let mut text = String::new();
+        let nullable = self.columns.iter().enumerate().filter(|(_, shape)| shape.nullable);
+        for (word, (at, _)) in nullable.enumerate() {
+            let _ = writeln!(text, "    let x{at} = args[{}];", MASKS_AT + word);
+        }
+        text
+    }
+}
+
+/// Module-scope variables of the parameters that the row function reads from registers.
+pub(crate) fn param_variables(emitter: &Emitter<'_>) -> String {
+    let mut text = String::new();
+    for (slot, class) in &emitter.held {
+        let _ = writeln!(text, "var<private> p{slot}: {};\nvar<private> p{slot}v: bool;", class.wgsl());
+    }
+    text
+}
+
+/// Statements of the entry point that fill them.
+pub(crate) fn param_loads(held: &BTreeMap<usize, Class>, params_at: usize) -> String {
+    let mut text = String::new();
+    for (slot, class) in held {
+        let (value, valid) = arg_load(*class, params_at + slot * PARAM_WORDS);
+        let _ = writeln!(text, "    p{slot} = {value};\n    p{slot}v = {valid};");
+    }
+    text
+}
+
+/// Head of an entry point: `l` is the invocation in the workgroup, `group` the workgroup, `groups` their number.
+pub(crate) const ENTRY: &str = "
+@compute @workgroup_size(256)
+fn main(
+    @builtin(workgroup_id) wid: vec3<u32>,
+    @builtin(num_workgroups) nwg: vec3<u32>,
+    @builtin(local_invocation_index) l: u32,
+) {
+    let group = (wid.z * nwg.y + wid.y) * nwg.x + wid.x;
+    let groups = nwg.x * nwg.y * nwg.z;
+    let rows = args[1];
+";
