@@ -131,7 +131,8 @@ impl FromStr for ByteSize {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
-        let expected = || "expected a number of bytes such as '4GiB', '512MiB', '64MB' or '1000000'".to_string();
+        let expected =
+            || "expected a number of bytes such as '4GiB', '512MiB', '64MB' or '1000000'".to_string();
         let text = text.trim().to_ascii_lowercase();
         let digits = text.bytes().take_while(u8::is_ascii_digit).count();
         let (number, unit) = text.split_at(digits);
@@ -343,6 +344,7 @@ fn unknown_option(name: &str) -> DataFusionError {
 
 #[cfg(test)]
 mod tests {
+    use arrow::util::pretty::pretty_format_batches;
     use datafusion::prelude::{SessionConfig, SessionContext};
 
     use super::*;
@@ -417,13 +419,12 @@ mod tests {
 
     #[tokio::test]
     async fn set_and_show_by_sql() {
-        let config = SessionConfig::new()
-            .with_information_schema(true)
-            .with_option_extension(GpuOptions::default());
+        let config =
+            SessionConfig::new().with_information_schema(true).with_option_extension(GpuOptions::default());
         let ctx = SessionContext::new_with_config(config);
         ctx.sql("SET gpu.memory_limit = '2GiB'").await.unwrap();
         let shown = ctx.sql("SHOW gpu.memory_limit").await.unwrap().collect().await.unwrap();
-        let text = datafusion::arrow::util::pretty::pretty_format_batches(&shown).unwrap().to_string();
+        let text = pretty_format_batches(&shown).unwrap().to_string();
         assert!(text.contains("gpu.memory_limit") && text.contains("2GiB"), "{text}");
         let wrong = ctx.sql("SET gpu.placement = sideways").await.unwrap_err().to_string();
         assert!(wrong.contains("'auto', 'force', 'off'"), "{wrong}");

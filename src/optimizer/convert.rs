@@ -30,12 +30,15 @@ pub(crate) fn convert(tagged: &Tagged, config: &ConfigOptions) -> Result<Arc<dyn
 fn rebuild(tagged: &Tagged, id: usize) -> Result<Arc<dyn ExecutionPlan>> {
     let node = &tagged.nodes[id];
     let Verdict::Gpu(proposal) = &node.verdict else {
-        let children = node.children.iter().map(|child| rebuild(tagged, *child)).collect::<Result<Vec<_>>>()?;
+        let children =
+            node.children.iter().map(|child| rebuild(tagged, *child)).collect::<Result<Vec<_>>>()?;
         return replace_children_if_necessary(Arc::clone(&node.plan), children);
     };
-    let children = tagged.inputs(id).iter().map(|input| rebuild(tagged, *input)).collect::<Result<Vec<_>>>()?;
+    let children =
+        tagged.inputs(id).iter().map(|input| rebuild(tagged, *input)).collect::<Result<Vec<_>>>()?;
     let template = Template::chain(&node.plan, proposal.nodes)?;
-    let plan: Arc<dyn ExecutionPlan> = Arc::new(GpuExec::try_new(Arc::clone(&proposal.op), template, children)?);
+    let plan: Arc<dyn ExecutionPlan> =
+        Arc::new(GpuExec::try_new(Arc::clone(&proposal.op), template, children)?);
     // Parents were planned on these partitions. Row-local operators keep their input's, and an aggregate without
     // groups has one either way, so that no exchange is ever needed to restore them.
     let (ours, theirs) = (plan.output_partitioning(), node.plan.output_partitioning());

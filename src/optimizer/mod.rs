@@ -101,7 +101,11 @@ impl fmt::Debug for GpuOffload {
 }
 
 impl PhysicalOptimizerRule for GpuOffload {
-    fn optimize(&self, plan: Arc<dyn ExecutionPlan>, config: &ConfigOptions) -> Result<Arc<dyn ExecutionPlan>> {
+    fn optimize(
+        &self,
+        plan: Arc<dyn ExecutionPlan>,
+        config: &ConfigOptions,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
         let outcome = self.place(&plan, config)?;
         tracing::debug!(target: "datafusion_wgpu::placement", "\n{}", outcome.report);
         Ok(outcome.plan)
@@ -128,11 +132,16 @@ pub(crate) fn offload(
     }
     let mut tagged = Tagged::new(plan, &RuleContext { caps, options });
     review::review(&mut tagged, options);
-    let report = PlacementReport::new(&tagged);
+    finish(plan, &tagged, config)
+}
+
+/// The converted plan; the CPU plan when nothing moves or when anything goes wrong.
+fn finish(plan: &Arc<dyn ExecutionPlan>, tagged: &Tagged, config: &ConfigOptions) -> Outcome {
+    let report = PlacementReport::new(tagged);
     if !report.uses_gpu() {
         return Outcome { plan: Arc::clone(plan), report };
     }
-    match convert::convert(&tagged, config) {
+    match convert::convert(tagged, config) {
         Ok(plan) => Outcome { plan, report },
         Err(error) => {
             tracing::warn!(target: "datafusion_wgpu::placement", "the CPU plan is kept: {error}");

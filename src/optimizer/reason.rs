@@ -107,7 +107,7 @@ pub enum Reason {
     },
     /// A term of a recursive query, which is executed many times.
     RecursiveQuery,
-    /// The final step of an aggregate whose partial step is not below it or stays on the CPU.
+    /// The final step of an aggregate whose partial step is not below it, exchanges apart.
     FinalWithoutPartial,
     /// `gpu.exchanges = 'keep'` leaves the final step of an aggregate, which sees one row a partition, on the CPU.
     ExchangesKept,
@@ -219,12 +219,17 @@ impl fmt::Display for Reason {
                 write!(f, "{expression}: other operators change it while the query runs")
             }
             Reason::RecursiveQuery => f.write_str("it is a term of a recursive query"),
-            Reason::FinalWithoutPartial => f.write_str("the aggregate's partial step is not on the GPU"),
+            Reason::FinalWithoutPartial => {
+                f.write_str("the aggregate's partial step is not directly below it")
+            }
             Reason::ExchangesKept => f.write_str(
                 "gpu.exchanges = 'keep' leaves the final step, which sees one row a partition, on the CPU",
             ),
             Reason::RoundedState { aggregate } => {
-                write!(f, "{aggregate}: its partial states are rounded, so that the sum would depend on partitions")
+                write!(
+                    f,
+                    "{aggregate}: its partial states are rounded, so that the sum would depend on partitions"
+                )
             }
             Reason::Fetch { operator } => write!(f, "{operator} carries a limit"),
             Reason::ConversionFailed { message } => write!(f, "the converted plan was refused: {message}"),

@@ -39,7 +39,13 @@ fn cover(tagged: &mut Tagged) {
 /// GPU nodes that are connected, directly or through transparent nodes; the topmost comes first.
 type Island = Vec<usize>;
 
-fn find_islands(tagged: &mut Tagged, id: usize, island: Option<usize>, auto: bool, islands: &mut Vec<Island>) {
+fn find_islands(
+    tagged: &mut Tagged,
+    id: usize,
+    island: Option<usize>,
+    auto: bool,
+    islands: &mut Vec<Island>,
+) {
     let (next, below) = match &tagged.nodes[id].verdict {
         Verdict::Gpu(proposal) => {
             if auto && island.is_none() && !proposal.breaker {
@@ -66,7 +72,8 @@ fn find_islands(tagged: &mut Tagged, id: usize, island: Option<usize>, auto: boo
 /// The reason to give an island up, if there is one.
 fn judge(tagged: &Tagged, island: &Island, options: &GpuOptions) -> Option<Reason> {
     if options.placement == Placement::Force {
-        let works = |id: &usize| matches!(&tagged.nodes[*id].verdict, Verdict::Gpu(proposal) if proposal.works);
+        let works =
+            |id: &usize| matches!(&tagged.nodes[*id].verdict, Verdict::Gpu(proposal) if proposal.works);
         return (!island.iter().any(works)).then_some(Reason::NothingToCompute);
     }
     let mut rows = 0u64;
@@ -103,7 +110,9 @@ fn estimated_rows(plan: &dyn ExecutionPlan, context: &StatisticsContext) -> Opti
     if let Precision::Exact(rows) | Precision::Inexact(rows) = statistics.num_rows {
         return u64::try_from(rows).ok();
     }
-    let (Precision::Exact(bytes) | Precision::Inexact(bytes)) = statistics.total_byte_size else { return None };
+    let (Precision::Exact(bytes) | Precision::Inexact(bytes)) = statistics.total_byte_size else {
+        return None;
+    };
     let schema = plan.schema();
     // 16 bytes stand for a value of variable width.
     let width: usize = schema.fields().iter().map(|f| f.data_type().primitive_width().unwrap_or(16)).sum();

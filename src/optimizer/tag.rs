@@ -46,7 +46,10 @@ pub(crate) struct Tagged {
 
 impl Tagged {
     /// A plan in which every node stays on the CPU.
-    pub(crate) fn refused(plan: &Arc<dyn ExecutionPlan>, reason: &dyn Fn(&dyn ExecutionPlan) -> Reason) -> Self {
+    pub(crate) fn refused(
+        plan: &Arc<dyn ExecutionPlan>,
+        reason: &dyn Fn(&dyn ExecutionPlan) -> Reason,
+    ) -> Self {
         let mut tagged = Self::default();
         tagged.add(plan, 0, &|node| Verdict::Cpu(vec![reason(node.as_ref())]));
         tagged

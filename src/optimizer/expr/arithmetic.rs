@@ -28,9 +28,7 @@ impl Lowering {
             return Err(self.unsupported(expr, "it raises on overflow"));
         }
         let ty = self.device_type(expr, &data_type)?;
-        let left = self.lower(binary.left());
-        let right = self.lower(binary.right());
-        let (left, right) = (left?, right?);
+        let (left, right) = self.sides(binary)?;
         let (l, r) = (left.value_type(), right.value_type());
         let known = match (l, r, ty) {
             (

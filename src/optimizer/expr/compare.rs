@@ -9,7 +9,6 @@ use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::{BinaryExpr, CastExpr, InListExpr, Literal};
 
 use crate::kernels::expr::{CompareOp, Expr, ValueType};
-use crate::optimizer::types::is_float;
 
 use super::{Declined, Lowered, Lowering};
 
@@ -33,11 +32,10 @@ impl Lowering {
         {
             return folded;
         }
-        let left = self.lower(binary.left());
-        let right = self.lower(binary.right());
-        let (left, right) = (left?, right?);
+        let (left, right) = self.sides(binary)?;
         if left.value_type() != right.value_type() {
-            let why = format!("the sides have the types {:?} and {:?}", left.value_type(), right.value_type());
+            let why =
+                format!("the sides have the types {:?} and {:?}", left.value_type(), right.value_type());
             return Err(self.unsupported(expr, &why));
         }
         Ok(Arc::new(match compare {
@@ -55,11 +53,6 @@ impl Lowering {
         }
         let tested = self.lower(in_list.expr())?;
         let ty = tested.value_type();
-        // DataFusion compares floats in IN by their bits, while `=` folds -0 to +0 first. The two agree when no
-        // candidate is a zero, and the kernels fold.
-        if is_float(ty) && !in_list.list().iter().all(is_nonzero_literal) {
-            return Err(self.unsupported(expr, "IN on floats with a zero, or with candidates that are not literals"));
-        }
         let mut list = Vec::with_capacity(in_list.list().len());
         for candidate in in_list.list() {
             list.push(self.candidate(expr, candidate, in_list.expr(), ty)?);
@@ -121,7 +114,8 @@ impl Lowering {
     fn single(&mut self, expr: &Arc<dyn PhysicalExpr>) -> Option<Arc<dyn PhysicalExpr>> {
         let cast = expr.downcast_ref::<CastExpr>()?;
         let from: Result<DataType, Declined> = cast.expr().data_type(&self.schema).map_err(|_| Declined);
-        (*cast.cast_type() == DataType::Float64 && from == Ok(DataType::Float32)).then(|| Arc::clone(cast.expr()))
+        (*cast.cast_type() == DataType::Float64 && from == Ok(DataType::Float32))
+            .then(|| Arc::clone(cast.expr()))
     }
 }
 
@@ -130,15 +124,6 @@ fn double(expr: &Arc<dyn PhysicalExpr>) -> Option<f64> {
     match expr.downcast_ref::<Literal>()?.value() {
         ScalarValue::Float64(Some(value)) if !value.is_nan() => Some(*value),
         _ => None,
-    }
-}
-
-fn is_nonzero_literal(expr: &Arc<dyn PhysicalExpr>) -> bool {
-    match expr.downcast_ref::<Literal>().map(Literal::value) {
-        Some(ScalarValue::Float32(value)) => *value != Some(0.0),
-        Some(ScalarValue::Float64(value)) => *value != Some(0.0),
-        Some(ScalarValue::Null) => true,
-        _ => false,
     }
 }
 

@@ -34,8 +34,8 @@ const MAX_NODES: usize = 2_000;
 const MAX_DEPTH: usize = 100;
 /// Depth of one expression as DataFusion gives it.
 const MAX_RAW_DEPTH: usize = 1_000;
-/// Storage buffers of a kernel besides its columns: parameters, output, state and scratch.
-const OTHER_BINDINGS: usize = 4;
+/// Storage buffers of a kernel besides its columns and outputs: arguments, mask, offsets, blocks, bits and status.
+const OTHER_BINDINGS: usize = 6;
 
 /// An expression could not be lowered; the reasons are with the [`Lowering`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +52,7 @@ pub(crate) struct Lowering {
     /// Equal subexpressions become one, with the same parameters, so that kernels compute them once.
     seen: HashMap<Arc<dyn PhysicalExpr>, Arc<Expr>>,
     columns: BTreeSet<usize>,
+    outputs: usize,
     nodes: usize,
     depth: usize,
 }
@@ -65,6 +66,7 @@ impl Lowering {
             reasons: vec![],
             seen: HashMap::new(),
             columns: BTreeSet::new(),
+            outputs: 0,
             nodes: 0,
             depth: 0,
         }
@@ -76,8 +78,10 @@ impl Lowering {
         caps: &DeviceCaps,
         outcome: Result<T, Declined>,
     ) -> Result<(T, ParamTable), Vec<Reason>> {
-        // A column may take two buffers: values and validity.
-        let need = 2 * self.columns.len() + OTHER_BINDINGS;
+        // A column takes a buffer for its values, and one for its validity if it may be NULL.
+        let columns =
+            self.columns.iter().map(|index| 1 + usize::from(self.schema.field(*index).is_nullable()));
+        let need = columns.sum::<usize>() + self.outputs + OTHER_BINDINGS;
         let limit = usize::try_from(caps.max_storage_buffers).unwrap_or(usize::MAX);
         if need > limit {
             self.decline(Reason::BindingLimit { need, limit });
@@ -104,6 +108,12 @@ impl Lowering {
         } else {
             Err(self.unsupported(expr, "it is not boolean"))
         }
+    }
+
+    /// Lowers an expression whose values are written out, to a buffer of their own.
+    pub(crate) fn output(&mut self, expr: &Arc<dyn PhysicalExpr>) -> Lowered {
+        self.outputs += 1;
+        self.lower(expr)
     }
 
     /// Lowers any expression of a type that can live on the device.
@@ -188,13 +198,16 @@ impl Lowering {
     /// A chain of AND or of OR, as a balanced tree: both are associative, and the IR's passes are recursive.
     fn chain(&mut self, op: Operator, expr: &Arc<dyn PhysicalExpr>) -> Lowered {
         // Every operand is lowered, so that all reasons are found.
-        let operands: Vec<Lowered> = operands(op, expr).into_iter().map(|operand| self.boolean(operand)).collect();
+        let operands: Vec<Lowered> =
+            operands(op, expr).into_iter().map(|operand| self.boolean(operand)).collect();
         let mut level = operands.into_iter().collect::<Result<Vec<_>, _>>()?;
         while level.len() > 1 {
             level = level
                 .chunks(2)
                 .map(|pair| match pair {
-                    [left, right] if op == Operator::And => Arc::new(Expr::And(Arc::clone(left), Arc::clone(right))),
+                    [left, right] if op == Operator::And => {
+                        Arc::new(Expr::And(Arc::clone(left), Arc::clone(right)))
+                    }
                     [left, right] => Arc::new(Expr::Or(Arc::clone(left), Arc::clone(right))),
                     _ => Arc::clone(&pair[0]),
                 })
@@ -211,6 +224,22 @@ impl Lowering {
             }
             _ => self.comparison(expr, binary),
         }
+    }
+
+    /// Both sides of an operator, so that the reasons of both are found. A constant beside a side that was declined is
+    /// not looked at: its type says nothing new.
+    fn sides(&mut self, binary: &BinaryExpr) -> Result<(Arc<Expr>, Arc<Expr>), Declined> {
+        let (left, right) = (binary.left(), binary.right());
+        if constant::is_constant(left) {
+            let right = self.lower(right)?;
+            return Ok((self.lower(left)?, right));
+        }
+        let left = self.lower(left);
+        if left.is_err() && constant::is_constant(right) {
+            return Err(Declined);
+        }
+        let right = self.lower(right);
+        Ok((left?, right?))
     }
 
     /// Pushes a parameter whose source is made here rather than found in the plan.

@@ -20,12 +20,14 @@ pub(crate) fn check(exec: &ProjectionExec, context: &RuleContext<'_>) -> Result<
         .iter()
         .map(|output| match output.expr.downcast_ref::<Column>() {
             Some(column) => Ok(ProjectedColumn::Input(column.index())),
-            None => lowering.lower(&output.expr).map(ProjectedColumn::Computed),
+            None => lowering.output(&output.expr).map(ProjectedColumn::Computed),
         })
         .collect();
-    let (outputs, params) = lowering.finish(context.caps, outputs.into_iter().collect::<Result<Vec<_>, _>>())?;
+    let (outputs, params) =
+        lowering.finish(context.caps, outputs.into_iter().collect::<Result<Vec<_>, _>>())?;
     let renames = outputs.iter().all(|output| matches!(output, ProjectedColumn::Input(_)));
-    let display = exec.expr().iter().map(|e| format!("{} as {}", e.expr, e.alias)).collect::<Vec<_>>().join(", ");
+    let display =
+        exec.expr().iter().map(|e| format!("{} as {}", e.expr, e.alias)).collect::<Vec<_>>().join(", ");
     let proposal = Proposal::row_local(Arc::new(ProjectionOp { outputs, params, display }));
     Ok(if renames { proposal.without_work() } else { proposal })
 }

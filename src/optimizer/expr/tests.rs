@@ -1,0 +1,359 @@
+//! SQL text through DataFusion's planner into the IR: what is taken, as what, and what is declined with which reason.
+
+use arrow::array::{ArrayRef, Float32Array, RecordBatch};
+use arrow::datatypes::{Field, Schema};
+use datafusion::common::{DFSchema, ScalarValue};
+use datafusion::logical_expr::{ColumnarValue, Volatility, create_udf};
+use datafusion::physical_expr::expressions::{col, in_list, lit};
+use datafusion::prelude::SessionContext;
+
+use super::compare::single_bound;
+use super::*;
+use crate::kernels::expr::{ArithOp, CompareOp};
+
+fn schema() -> SchemaRef {
+    let fields = [
+        ("i8", DataType::Int8),
+        ("i32", DataType::Int32),
+        ("i64", DataType::Int64),
+        ("u32", DataType::UInt32),
+        ("u64", DataType::UInt64),
+        ("f32", DataType::Float32),
+        ("f64", DataType::Float64),
+        ("b", DataType::Boolean),
+        ("day", DataType::Date32),
+        ("price", DataType::Decimal128(15, 2)),
+        ("rate", DataType::Decimal128(5, 4)),
+        ("s", DataType::Utf8View),
+        ("\"; DROP", DataType::Int64),
+    ];
+    Arc::new(Schema::new(fields.map(|(name, ty)| Field::new(name, ty, true)).to_vec()))
+}
+
+/// The physical expression that DataFusion plans for `sql`.
+fn plan(sql: &str) -> Arc<dyn PhysicalExpr> {
+    let schema = DFSchema::try_from(schema().as_ref().clone()).unwrap();
+    let ctx = SessionContext::new();
+    let expr = ctx.parse_sql_expr(sql, &schema).unwrap();
+    ctx.create_physical_expr(expr, &schema).unwrap()
+}
+
+fn lower_expr(expr: &Arc<dyn PhysicalExpr>) -> Result<(Arc<Expr>, ParamTable), Vec<Reason>> {
+    let mut lowering = Lowering::new(schema());
+    let lowered = lowering.lower(expr);
+    lowering.finish(&DeviceCaps::for_tests(), lowered)
+}
+
+fn lower(sql: &str) -> Result<(Arc<Expr>, ParamTable), Vec<Reason>> {
+    lower_expr(&plan(sql))
+}
+
+fn taken(sql: &str) -> (Arc<Expr>, ParamTable) {
+    lower(sql).unwrap_or_else(|reasons| panic!("{sql} was declined: {reasons:?}"))
+}
+
+fn declined(sql: &str) -> Vec<&'static str> {
+    match lower(sql) {
+        Ok((expr, _)) => panic!("{sql} was taken as {expr:?}"),
+        Err(reasons) => reasons.iter().map(Reason::code).collect(),
+    }
+}
+
+fn column(name: &str) -> Arc<Expr> {
+    let schema = schema();
+    let index = schema.index_of(name).unwrap();
+    let ty = device_type(&name, schema.field(index).data_type()).unwrap();
+    Arc::new(Expr::Column { index, ty })
+}
+
+#[test]
+fn comparisons_keep_operator_and_sides() {
+    for (sql, op) in [
+        ("i64 = 5", CompareOp::Eq),
+        ("i64 <> 5", CompareOp::NotEq),
+        ("i64 < 5", CompareOp::Lt),
+        ("i64 <= 5", CompareOp::LtEq),
+        ("i64 > 5", CompareOp::Gt),
+        ("i64 >= 5", CompareOp::GtEq),
+    ] {
+        let (expr, params) = taken(sql);
+        let right = Arc::new(Expr::Param { slot: 0, ty: ValueType::Int64 });
+        assert_eq!(*expr, Expr::Compare { op, left: column("i64"), right }, "{sql}");
+        assert_eq!(params.resolve().unwrap(), vec![(ValueType::Int64, Some(5))]);
+    }
+}
+
+#[test]
+fn every_type_that_lives_on_the_device_compares() {
+    for name in ["i8", "i32", "i64", "u32", "u64", "f32", "f64", "day", "price"] {
+        let (expr, _) = taken(&format!("{name} < {name}"));
+        assert_eq!(*expr, Expr::Compare { op: CompareOp::Lt, left: column(name), right: column(name) });
+        let (expr, _) = taken(&format!("{name} IS DISTINCT FROM {name}"));
+        assert_eq!(*expr, Expr::Distinct { negated: false, left: column(name), right: column(name) });
+    }
+    let (expr, params) = taken("day >= date '1994-01-01'");
+    assert!(matches!(*expr, Expr::Compare { op: CompareOp::GtEq, .. }));
+    assert_eq!(params.resolve().unwrap(), vec![(ValueType::Date32, Some(8766))]);
+}
+
+#[test]
+fn decimals_of_two_scales_are_brought_to_one_type() {
+    let (expr, _) = taken("price > rate");
+    let Expr::Compare { left, right, .. } = expr.as_ref() else { panic!("{expr:?}") };
+    assert_eq!(left.value_type(), right.value_type());
+    let ValueType::Decimal { scale, .. } = left.value_type() else { panic!("{left:?}") };
+    assert_eq!(scale, 4);
+}
+
+#[test]
+fn logic_is_three_valued_and_balanced() {
+    let (expr, params) = taken("i64 > 1 AND i32 > 2 AND u32 > 3 AND u64 > 4 AND (b OR NOT b IS NULL)");
+    let Expr::And(left, right) = expr.as_ref() else { panic!("{expr:?}") };
+    assert!(matches!(left.as_ref(), Expr::And(..)), "{left:?}");
+    assert!(matches!(right.as_ref(), Expr::Or(..)), "{right:?}");
+    let values: Vec<_> = params.resolve().unwrap().into_iter().map(|(_, v)| v).collect();
+    assert_eq!(values, [1, 2, 3, 4].map(Some), "operands keep their order");
+
+    let many = (0..600).map(|i| format!("i64 <> i32 + {i}")).collect::<Vec<_>>();
+    assert_eq!(declined(&many.join(" OR ")), ["ExpressionTooLarge"], "beyond the limit of nodes");
+    let chain = (0..200).map(|_| "b".to_string()).chain((0..200).map(|i| format!("i64 > {i}")));
+    let chain = chain.reduce(|all, next| format!("{all} AND {next}")).unwrap();
+    let exprs = plan(&chain);
+    let (expr, _) = lower_expr(&exprs).unwrap();
+    fn depth(expr: &Expr) -> usize {
+        1 + expr.children().into_iter().map(|e| depth(e)).max().unwrap_or(0)
+    }
+    assert!(depth(&expr) < 15, "{}", depth(&expr));
+}
+
+#[test]
+fn between_and_in() {
+    let (expr, params) = taken("i64 BETWEEN 3 AND 9");
+    assert!(matches!(expr.as_ref(), Expr::And(..)), "{expr:?}");
+    assert_eq!(params.sources.len(), 2);
+
+    let (expr, params) = taken("i64 NOT IN (1, 2, 3, 4, 5, NULL)");
+    let Expr::InList { list, negated: true, .. } = expr.as_ref() else { panic!("{expr:?}") };
+    assert_eq!(list.len(), 6);
+    assert!(list.iter().all(|e| e.value_type() == ValueType::Int64));
+    assert!(params.resolve().unwrap().contains(&(ValueType::Int64, None)));
+    let untyped =
+        in_list(col("i32", &schema()).unwrap(), vec![lit(1i32), lit(ScalarValue::Null)], &false, &schema());
+    let (_, params) = lower_expr(&untyped.unwrap()).unwrap();
+    assert_eq!(params.resolve().unwrap(), vec![(ValueType::Int32, Some(1)), (ValueType::Int32, None)]);
+
+    let many = (0..300).map(|i| i.to_string()).collect::<Vec<_>>().join(",");
+    assert_eq!(declined(&format!("i64 IN ({many})")), ["ExpressionTooLarge"]);
+}
+
+#[test]
+fn integer_and_decimal_arithmetic() {
+    let (expr, _) = taken("i64 * 2 + i64");
+    let Expr::Arith { op: ArithOp::Add, ty: ValueType::Int64, .. } = expr.as_ref() else {
+        panic!("{expr:?}")
+    };
+    let (expr, _) = taken("i32 + i64");
+    let Expr::Arith { left, .. } = expr.as_ref() else { panic!("{expr:?}") };
+    assert_eq!(**left, Expr::Cast { expr: column("i32"), to: ValueType::Int64 });
+    let (expr, _) = taken("price * (1 - rate)");
+    let Expr::Arith { op: ArithOp::Mul, ty, .. } = expr.as_ref() else { panic!("{expr:?}") };
+    let wanted = plan("price * (1 - rate)").data_type(&schema()).unwrap();
+    assert_eq!(device_type(&"", &wanted).unwrap(), *ty);
+    let (expr, _) = taken("-price");
+    assert_eq!(*expr, Expr::Negate(column("price")));
+}
+
+#[test]
+fn what_can_raise_or_round_is_declined() {
+    assert_eq!(declined("i64 / 2"), ["UnsupportedExpression"]);
+    assert_eq!(declined("i64 % 2 = 0"), ["UnsupportedExpression"]);
+    assert_eq!(declined("price / 2 > 1"), ["UnsupportedExpression"]);
+    assert_eq!(declined("f64 * 2 > 1"), ["FloatArithmetic"]);
+    assert_eq!(declined("-f32 > f32"), ["FloatArithmetic"]);
+    assert_eq!(declined("f32 / f32 > f32"), ["FloatArithmetic"]);
+    assert_eq!(declined("CAST(i64 AS INT) = i32"), ["UnsupportedExpression"]);
+    assert_eq!(declined("CAST(f64 AS BIGINT) = i64"), ["UnsupportedExpression"]);
+    assert_eq!(declined("TRY_CAST(price AS DECIMAL(16, 3)) > price"), ["UnsupportedExpression"]);
+    assert_eq!(declined("day - day > 3"), ["UnsupportedExpression"]);
+}
+
+#[test]
+fn checked_arithmetic_is_declined() {
+    let binary = |checked| {
+        let i64 = col("i64", &schema()).unwrap();
+        let sum = BinaryExpr::new(i64, Operator::Plus, lit(1i64)).with_fail_on_overflow(checked);
+        lower_expr(&(Arc::new(sum) as Arc<dyn PhysicalExpr>))
+    };
+    assert!(binary(false).is_ok());
+    assert_eq!(binary(true).unwrap_err()[0].code(), "UnsupportedExpression");
+}
+
+#[test]
+fn casts_that_keep_every_value() {
+    let (expr, _) = taken("CAST(u32 AS BIGINT)");
+    assert_eq!(*expr, Expr::Cast { expr: column("u32"), to: ValueType::Int64 });
+    let (expr, _) = taken("CAST(i8 AS DECIMAL(10, 2))");
+    assert_eq!(*expr, Expr::Cast { expr: column("i8"), to: ValueType::Decimal { precision: 10, scale: 2 } });
+    let (expr, _) = taken("CAST(rate AS DECIMAL(4, 4))");
+    assert_eq!(*expr, Expr::Cast { expr: column("rate"), to: ValueType::Decimal { precision: 4, scale: 4 } });
+    assert_eq!(declined("CAST(rate AS DECIMAL(10, 2))"), ["UnsupportedExpression"]);
+    assert_eq!(declined("CAST(u64 AS BIGINT) > i64"), ["UnsupportedExpression"]);
+    taken("TRY_CAST(i8 AS BIGINT) > i64");
+}
+
+#[test]
+fn all_reasons_are_collected_once() {
+    let reasons =
+        lower("s = 'x' AND f64 + 1 > 2 AND s LIKE 'y%' AND i64 > 1 AND upper(s) = 'X'").unwrap_err();
+    let codes: Vec<_> = reasons.iter().map(Reason::code).collect();
+    assert_eq!(
+        codes,
+        ["UnsupportedType", "FloatArithmetic", "UnsupportedExpression", "UnsupportedExpression"]
+    );
+    assert!(reasons.iter().any(|r| r.to_string().contains("upper")), "{reasons:?}");
+    assert!(reasons[0].to_string().contains("s@11 is of type Utf8View"), "{}", reasons[0]);
+}
+
+#[test]
+fn names_are_only_text() {
+    let (expr, _) = taken("\"\"\"; DROP\" > 3");
+    assert_eq!(expr.children()[0], &column("\"; DROP"));
+}
+
+#[test]
+fn equal_subexpressions_share_their_parameters_and_literals_do_not() {
+    let (expr, params) = taken("i64 * 3 > i32 OR i64 * 3 < u32");
+    assert_eq!(params.sources.len(), 1, "{expr:?}");
+    let (_, params) = taken("i64 = 7 OR u64 = 7 AND u32 = 9 OR i32 = 9");
+    assert_eq!(params.sources.len(), 4);
+}
+
+#[test]
+fn constants_are_evaluated_by_datafusion_and_volatile_ones_are_not_constants() {
+    let identity = |volatility| {
+        let fun = create_udf(
+            "f",
+            vec![DataType::Int64],
+            DataType::Int64,
+            volatility,
+            Arc::new(|args: &[ColumnarValue]| Ok(args[0].clone())),
+        );
+        let call = ScalarFunctionExpr::new(
+            "f",
+            Arc::new(fun),
+            vec![lit(4i64)],
+            Arc::new(Field::new("f", DataType::Int64, true)),
+            Arc::default(),
+        );
+        lower_expr(&(Arc::new(call) as Arc<dyn PhysicalExpr>))
+    };
+    let (expr, params) = identity(Volatility::Stable).unwrap();
+    assert_eq!(*expr, Expr::Param { slot: 0, ty: ValueType::Int64 });
+    assert_eq!(params.resolve().unwrap(), vec![(ValueType::Int64, Some(4))]);
+    assert_eq!(identity(Volatility::Volatile).unwrap_err()[0].code(), "UnsupportedExpression");
+    assert_eq!(declined("random() < 0.5"), ["UnsupportedExpression"]);
+}
+
+#[test]
+fn dynamic_filters_are_declined_even_while_they_are_true() {
+    let filter = DynamicFilterPhysicalExpr::new(vec![], lit(true));
+    let reasons = lower_expr(&(Arc::new(filter) as Arc<dyn PhysicalExpr>)).unwrap_err();
+    assert_eq!(reasons[0].code(), "DynamicFilter");
+}
+
+#[test]
+fn binding_limits_come_from_the_adapter() {
+    let mut caps = DeviceCaps::for_tests();
+    caps.max_storage_buffers = 10;
+    let with = |sql: &str| {
+        let mut lowering = Lowering::new(schema());
+        let lowered = lowering.lower(&plan(sql));
+        lowering.finish(&caps, lowered)
+    };
+    assert!(with("i64 > i32").is_ok());
+    let reasons = with("i64 > i32 AND u32 > 1").unwrap_err();
+    assert_eq!(reasons, [Reason::BindingLimit { need: 12, limit: 10 }]);
+}
+
+/// Singles at the edges: zeros, denormals, infinities, NaNs of both signs, and neighbours of the bounds below.
+fn singles() -> Vec<f32> {
+    let tenth = 0.1f32;
+    vec![
+        0.0,
+        -0.0,
+        f32::from_bits(1),
+        -f32::from_bits(1),
+        f32::MIN_POSITIVE,
+        tenth,
+        tenth.next_up(),
+        tenth.next_down(),
+        -tenth,
+        1.0,
+        f32::MAX,
+        f32::MIN,
+        f32::INFINITY,
+        f32::NEG_INFINITY,
+        f32::NAN,
+        -f32::NAN,
+        16_777_216.0,
+        16_777_218.0,
+    ]
+}
+
+#[test]
+fn single_against_double_agrees_with_datafusion() {
+    let array: ArrayRef = Arc::new(Float32Array::from(singles()));
+    let batch = RecordBatch::try_from_iter([("x", array)]).unwrap();
+    let x = || col("x", &batch.schema()).unwrap();
+    let evaluate = |left, op, right| {
+        let expr = BinaryExpr::new(left, op, right);
+        expr.evaluate(&batch).unwrap().into_array(batch.num_rows()).unwrap()
+    };
+    let bounds =
+        [0.1, -0.1, 0.0, -0.0, 1.0, 1e-60, -1e-60, 1e300, -1e300, f64::INFINITY, 16_777_217.0, 3.5e38];
+    let operators = [
+        (Operator::Eq, CompareOp::Eq),
+        (Operator::NotEq, CompareOp::NotEq),
+        (Operator::Lt, CompareOp::Lt),
+        (Operator::LtEq, CompareOp::LtEq),
+        (Operator::Gt, CompareOp::Gt),
+        (Operator::GtEq, CompareOp::GtEq),
+    ];
+    for bound in bounds {
+        for (operator, op) in operators {
+            let cast = Arc::new(CastExpr::new(x(), DataType::Float64, None));
+            let wanted = evaluate(cast, operator, lit(bound));
+            let got = match single_bound(op, bound) {
+                Some((op, bound)) => {
+                    let operator = operators.iter().find(|(_, o)| *o == op).unwrap().0;
+                    evaluate(x(), operator, lit(bound))
+                }
+                None if op == CompareOp::Eq => evaluate(x(), Operator::NotEq, x()),
+                None => evaluate(x(), Operator::Eq, x()),
+            };
+            assert_eq!(&got, &wanted, "x {operator} {bound:e}");
+        }
+    }
+}
+
+#[test]
+fn single_against_double_is_lowered_on_singles() {
+    let (expr, params) = taken("f32 > 0.1");
+    let Expr::Compare { op: CompareOp::GtEq, left, right } = expr.as_ref() else { panic!("{expr:?}") };
+    assert_eq!(*left, column("f32"));
+    assert_eq!(right.value_type(), ValueType::Float32);
+    // 0.1 lies between two singles; the nearest lies above it.
+    assert_eq!(params.resolve().unwrap(), vec![(ValueType::Float32, Some(i128::from(0.1f32.to_bits())))]);
+    let (mirrored, _) = taken("0.1 < f32");
+    assert_eq!(mirrored, expr);
+    let (never, params) = taken("f32 = 0.1");
+    assert_eq!(*never, Expr::Compare { op: CompareOp::NotEq, left: column("f32"), right: column("f32") });
+    assert!(params.sources.is_empty());
+    assert_eq!(declined("f32 > f64"), ["UnsupportedExpression"]);
+}
+
+#[test]
+fn untyped_nulls_do_not_panic() {
+    let null: Arc<dyn PhysicalExpr> = lit(ScalarValue::Null);
+    assert_eq!(lower_expr(&null).unwrap_err()[0].code(), "UnsupportedType");
+}

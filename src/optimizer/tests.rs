@@ -1,0 +1,490 @@
+//! Whole plans: what converts, what stays on the CPU and for which reason. No device is needed.
+
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, Decimal128Array, Float64Array, Int64Array, RecordBatch, StringArray};
+use arrow::datatypes::SchemaRef;
+use arrow::util::pretty::pretty_format_batches;
+use datafusion::catalog::streaming::StreamingTable;
+use datafusion::datasource::MemTable;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::parquet::arrow::ArrowWriter;
+use datafusion::physical_plan::streaming::PartitionStream;
+use datafusion::physical_plan::{EmptyRecordBatchStream, displayable};
+use datafusion::prelude::{ParquetReadOptions, SessionConfig, SessionContext};
+use tempfile::TempDir;
+
+use super::*;
+use crate::config::{ByteSize, Exchanges};
+use crate::error::GpuError;
+use crate::physical_plan::GpuExec;
+
+/// Rows of each of the four batches of table `t`.
+const ROWS: i64 = 1_000;
+
+fn batch(start: i64) -> RecordBatch {
+    let values = || start..start + ROWS;
+    let decimals =
+        Decimal128Array::from_iter_values(values().map(i128::from)).with_precision_and_scale(15, 2);
+    let columns: Vec<(&str, ArrayRef)> = vec![
+        ("a", Arc::new(Int64Array::from_iter_values(values()))),
+        ("b", Arc::new(Int64Array::from_iter(values().map(|v| (v % 7 != 0).then_some(v % 100))))),
+        ("f", Arc::new(Float64Array::from_iter(values().map(|v| (v % 5 != 0).then_some(v as f64))))),
+        ("d", Arc::new(decimals.unwrap())),
+        ("s", Arc::new(StringArray::from_iter_values(values().map(|v| format!("s{}", v % 3))))),
+        ("\" ; -- x\ny", Arc::new(Int64Array::from_iter_values(values()))),
+    ];
+    RecordBatch::try_from_iter(columns).unwrap()
+}
+
+fn session(partitions: usize) -> SessionContext {
+    let config = SessionConfig::new().with_target_partitions(partitions);
+    let ctx = SessionContext::new_with_config(config);
+    let parts = (0..4).map(|i| vec![batch(i * ROWS)]).collect();
+    let table = MemTable::try_new(batch(0).schema(), parts).unwrap();
+    ctx.register_table("t", Arc::new(table)).unwrap();
+    ctx
+}
+
+async fn parquet_session(partitions: usize) -> (SessionContext, TempDir) {
+    let dir = TempDir::new().unwrap();
+    for i in 0..4 {
+        let file = std::fs::File::create(dir.path().join(format!("{i}.parquet"))).unwrap();
+        let mut writer = ArrowWriter::try_new(file, batch(0).schema(), None).unwrap();
+        writer.write(&batch(i * ROWS)).unwrap();
+        writer.close().unwrap();
+    }
+    let config = SessionConfig::new().with_target_partitions(partitions);
+    let ctx = SessionContext::new_with_config(config);
+    let path = dir.path().to_str().unwrap();
+    ctx.register_parquet("t", path, ParquetReadOptions::default()).await.unwrap();
+    (ctx, dir)
+}
+
+/// Options with a row threshold that table `t` reaches.
+fn auto() -> GpuOptions {
+    let mut options = GpuOptions::default();
+    options.min_rows = 4 * ROWS as usize;
+    options
+}
+
+fn force() -> GpuOptions {
+    let mut options = GpuOptions::default();
+    options.placement = Placement::Force;
+    options
+}
+
+async fn place(ctx: &SessionContext, sql: &str, options: &GpuOptions) -> (Arc<dyn ExecutionPlan>, Outcome) {
+    let plan = ctx.sql(sql).await.unwrap().create_physical_plan().await.unwrap();
+    let outcome = offload(&plan, &DeviceCaps::for_tests(), options, ctx.state().config_options());
+    (plan, outcome)
+}
+
+async fn report(ctx: &SessionContext, sql: &str, options: &GpuOptions) -> PlacementReport {
+    place(ctx, sql, options).await.1.report
+}
+
+/// Names of the plan's nodes, from the root down the first child.
+fn chain(plan: &Arc<dyn ExecutionPlan>) -> Vec<String> {
+    let mut names = vec![plan.name().to_string()];
+    let mut node = Arc::clone(plan);
+    while let Some(child) = node.children().first().map(|child| Arc::clone(child)) {
+        names.push(child.name().to_string());
+        node = child;
+    }
+    names
+}
+
+fn text(plan: &Arc<dyn ExecutionPlan>) -> String {
+    displayable(plan.as_ref()).indent(true).to_string()
+}
+
+const Q: &str =
+    "SELECT sum(a), count(*), min(b), max(f), avg(d), avg(a) FROM t WHERE b < 50 AND f IS NOT NULL";
+
+#[tokio::test]
+async fn a_pair_with_its_exchange_becomes_one_node() {
+    for ctx in [session(4), parquet_session(4).await.0] {
+        let (plan, outcome) = place(&ctx, Q, &force()).await;
+        let cpu = chain(&plan);
+        assert!(cpu.contains(&"CoalescePartitionsExec".to_string()), "{cpu:?}");
+        let gpu = chain(&outcome.plan);
+        let below: Vec<_> = gpu.iter().skip_while(|name| *name != "GpuAggregateExec").collect();
+        assert_eq!(below[..2], ["GpuAggregateExec", "GpuFilterExec"], "{gpu:?}");
+        assert!(
+            !gpu.iter().any(|name| name == "AggregateExec" || name == "CoalescePartitionsExec"),
+            "{gpu:?}"
+        );
+        assert_eq!(outcome.plan.schema(), plan.schema());
+        let report = outcome.report;
+        let covered: Vec<_> =
+            report.nodes.iter().filter(|n| n.placement == NodePlacement::PartOfGpu).collect();
+        assert_eq!(covered.len(), 2, "{report}");
+        assert!(covered.iter().all(|n| n.gpu_name.as_deref() == Some("GpuAggregateExec")));
+        assert_eq!(report.codes("DataSourceExec"), ["UnsupportedOperator"]);
+    }
+}
+
+#[tokio::test]
+async fn a_single_aggregate_converts() {
+    let ctx = session(1);
+    let (plan, outcome) = place(&ctx, Q, &force()).await;
+    // A memory table keeps its four partitions; a file scan has the one that was asked for.
+    assert!(chain(&plan).contains(&"AggregateExec".to_string()));
+    let (ctx, _dir) = parquet_session(1).await;
+    let (plan, single) = place(&ctx, Q, &force()).await;
+    assert!(text(&plan).contains("mode=Single"), "{}", text(&plan));
+    for outcome in [outcome, single] {
+        let names = chain(&outcome.plan);
+        assert!(names.contains(&"GpuAggregateExec".to_string()), "{names:?}");
+        assert!(!names.contains(&"AggregateExec".to_string()), "{names:?}");
+    }
+}
+
+#[tokio::test]
+async fn kept_exchanges_leave_the_final_step_and_rounded_states_on_the_cpu() {
+    let ctx = session(4);
+    let mut options = force();
+    options.exchanges = Exchanges::Keep;
+    let exact = "SELECT sum(a), count(b), min(f), avg(d) FROM t WHERE b < 50";
+    let (plan, outcome) = place(&ctx, exact, &options).await;
+    let names = chain(&outcome.plan);
+    assert_eq!(names.len(), chain(&plan).len(), "one node each: {names:?}");
+    let wanted = ["AggregateExec", "CoalescePartitionsExec", "GpuAggregateExec", "GpuFilterExec"];
+    let below: Vec<_> = names.iter().skip_while(|name| *name != "AggregateExec").take(4).collect();
+    assert_eq!(below, wanted, "{names:?}");
+    assert_eq!(outcome.report.codes("AggregateExec"), ["ExchangesKept"]);
+
+    let (_, outcome) = place(&ctx, "SELECT avg(a) FROM t WHERE b < 50", &options).await;
+    assert_eq!(outcome.report.codes("AggregateExec"), ["ExchangesKept", "RoundedState"]);
+}
+
+#[tokio::test]
+async fn filters_keep_projection_and_fetch() {
+    let ctx = session(4);
+    let (plan, outcome) = place(&ctx, "SELECT s FROM t WHERE b > 3 LIMIT 7", &force()).await;
+    assert!(text(&plan).contains("projection="), "{}", text(&plan));
+    let shown = text(&outcome.plan);
+    assert!(shown.contains("GpuFilterExec: predicate=b@0 > 3, projection=[1], fetch=7"), "{shown}");
+    assert_eq!(outcome.plan.schema(), plan.schema());
+}
+
+#[tokio::test]
+async fn automatic_placement_wants_rows_and_a_consumer() {
+    let ctx = session(4);
+    let report_of = async |sql: &str, options: &GpuOptions| report(&ctx, sql, options).await;
+    let yes = report_of(Q, &auto()).await;
+    assert!(yes.uses_gpu(), "{yes}");
+    let mut options = auto();
+    options.min_rows += 1;
+    let no = report_of(Q, &options).await;
+    assert!(!no.uses_gpu(), "{no}");
+    assert_eq!(no.codes("FilterExec"), ["TooFewRows"]);
+    assert_eq!(no.codes("CoalescePartitionsExec"), ["TooFewRows"]);
+    assert!(no.to_string().contains("about 4000 input rows are fewer than gpu.min_rows = 4001"), "{no}");
+
+    let lone = report_of("SELECT a FROM t WHERE b > 3", &auto()).await;
+    assert_eq!(lone.codes("FilterExec"), ["LoneRowLocal"], "{lone}");
+    // What is computed from the one row of the aggregate stays on the CPU too.
+    let above = report_of("SELECT sum(a) + 1 FROM t WHERE b > 3", &auto()).await;
+    assert!(above.uses_gpu());
+    assert_eq!(above.codes("ProjectionExec"), ["LoneRowLocal"], "{above}");
+}
+
+#[tokio::test]
+async fn row_counts_of_files_are_known() {
+    let (ctx, _dir) = parquet_session(4).await;
+    assert!(report(&ctx, Q, &auto()).await.uses_gpu());
+    let mut options = auto();
+    options.min_rows = 1_000_000;
+    assert_eq!(report(&ctx, Q, &options).await.codes("FilterExec"), ["TooFewRows"]);
+}
+
+#[tokio::test]
+async fn switched_off_or_without_device_the_plan_is_the_same() {
+    let ctx = session(4);
+    let (mut disabled, mut off) = (force(), force());
+    disabled.enabled = false;
+    off.placement = Placement::Off;
+    for options in [disabled, off] {
+        let (plan, outcome) = place(&ctx, Q, &options).await;
+        assert!(Arc::ptr_eq(&plan, &outcome.plan));
+        assert_eq!(outcome.report.codes("FilterExec"), ["Disabled"]);
+    }
+    let plan = ctx.sql(Q).await.unwrap().create_physical_plan().await.unwrap();
+    let with = |change: fn(&mut DeviceCaps)| {
+        let mut caps = DeviceCaps::for_tests();
+        change(&mut caps);
+        offload(&plan, &caps, &force(), ctx.state().config_options())
+    };
+    for (outcome, code) in [
+        (with(|caps| caps.int64 = false), "NoInt64"),
+        (with(|caps| caps.numerics.int64_exact = false), "NumericsProbe"),
+    ] {
+        assert!(Arc::ptr_eq(&plan, &outcome.plan));
+        assert_eq!(outcome.report.codes("FilterExec"), [code]);
+    }
+    let few = with(|caps| caps.max_storage_buffers = 9).report;
+    assert_eq!(few.codes("AggregateExec"), ["BindingLimit", "BindingLimit"], "{few}");
+}
+
+#[tokio::test]
+async fn aggregates_decline_with_their_reasons() {
+    let ctx = session(4);
+    for (call, code) in [
+        ("sum(f)", "UnsupportedAggregate"),
+        ("avg(f)", "UnsupportedAggregate"),
+        ("max(f + 1)", "FloatArithmetic"),
+        ("sum(DISTINCT a), count(DISTINCT b)", "Distinct"),
+        ("array_agg(a ORDER BY b)", "OrderSensitive"),
+        ("first_value(a ORDER BY b)", "OrderSensitive"),
+        ("stddev(a)", "UnsupportedAggregate"),
+        ("bit_and(a)", "UnsupportedAggregate"),
+        ("min(s)", "UnsupportedType"),
+        ("count(nullif(s, 'x'))", "UnsupportedExpression"),
+        ("avg(d * d)", "UnsupportedAggregate"),
+        ("sum(a) FILTER (WHERE s = 'x')", "UnsupportedType"),
+    ] {
+        let report = report(&ctx, &format!("SELECT {call} FROM t WHERE b < 50"), &force()).await;
+        let codes = report.codes("AggregateExec");
+        assert!(codes.contains(&code), "{call}: {report}");
+        let stays = report.nodes.iter().filter(|n| n.cpu_name == "AggregateExec");
+        assert!(stays.into_iter().all(|n| n.placement == NodePlacement::Cpu), "{call}: {report}");
+    }
+    let grouped = report(&ctx, "SELECT b, sum(a) FROM t GROUP BY b", &force()).await;
+    assert_eq!(grouped.codes("AggregateExec"), ["Grouping", "Grouping"], "{grouped}");
+}
+
+#[tokio::test]
+async fn aggregates_convert() {
+    let ctx = session(4);
+    for call in [
+        "count(*)",
+        "count(1)",
+        "count(a, b, f)",
+        // Never NULL: there is nothing to look at, whatever the type.
+        "count(s)",
+        "count(b) FILTER (WHERE a > 3)",
+        "sum(a) FILTER (WHERE b IS NULL), sum(d)",
+        "min(a), max(b), min(d), max(f)",
+        "min(b > 3), max(b > 3), count(b > 3)",
+        "avg(a), avg(b), avg(d)",
+        "avg(a + b)",
+        "sum(d * d)",
+        "min(arrow_cast(a, 'Int8')), 1",
+        "min(arrow_cast('1994-01-01', 'Date32'))",
+    ] {
+        let sql = format!("SELECT {call} FROM t WHERE b < 50");
+        let report = report(&ctx, &sql, &force()).await;
+        let gpu = report.nodes.iter().any(|n| n.gpu_name.as_deref() == Some("GpuAggregateExec"));
+        assert!(gpu || call.contains("arrow_cast(a"), "{call}: {report}");
+    }
+}
+
+#[tokio::test]
+async fn a_function_of_the_same_name_is_another_function() {
+    use datafusion::arrow::datatypes::DataType;
+    use datafusion::functions_aggregate::sum::sum_udaf;
+    use datafusion::logical_expr::{Volatility, create_udaf};
+    let ctx = session(4);
+    let udaf = create_udaf(
+        "sum",
+        vec![DataType::Int64],
+        Arc::new(DataType::Int64),
+        Volatility::Immutable,
+        Arc::new(|args| sum_udaf().accumulator(args)),
+        Arc::new(vec![DataType::Int64]),
+    );
+    ctx.register_udaf(udaf);
+    let report = report(&ctx, "SELECT sum(a) FROM t WHERE b < 50", &force()).await;
+    assert!(report.codes("AggregateExec").contains(&"UnsupportedAggregate"), "{report}");
+}
+
+#[tokio::test]
+async fn projections_inside_an_island_convert_and_lone_renames_do_not() {
+    let ctx = session(4);
+    let sql =
+        "SELECT sum(x), min(y) FROM (SELECT a * 2 + b AS x, b - 1 AS y, s FROM t WHERE b < 50) WHERE x > 10";
+    let (_, outcome) = place(&ctx, sql, &auto()).await;
+    let names = chain(&outcome.plan);
+    assert!(names.contains(&"GpuAggregateExec".to_string()), "{names:?}");
+    assert!(!names.contains(&"FilterExec".to_string()), "{names:?}");
+
+    let rename = report(&ctx, "SELECT a AS z FROM t LIMIT 3", &force()).await;
+    assert!(!rename.uses_gpu(), "{rename}");
+    let computed = report(&ctx, "SELECT a * 2 AS z, s FROM t", &force()).await;
+    assert!(computed.nodes.iter().any(|n| n.gpu_name.as_deref() == Some("GpuProjectionExec")), "{computed}");
+}
+
+#[tokio::test]
+async fn scalar_subqueries_become_parameters() {
+    let ctx = session(4);
+    let sql = "SELECT sum(a) FROM t WHERE a > (SELECT min(b) FROM t WHERE a > 5)";
+    let (plan, outcome) = place(&ctx, sql, &force()).await;
+    assert!(text(&plan).contains("ScalarSubqueryExec"), "{}", text(&plan));
+    let shown = text(&outcome.plan);
+    assert_eq!(shown.matches("GpuAggregateExec").count(), 2, "{shown}");
+    assert!(shown.contains("scalar_subquery(<pending>)"), "{shown}");
+}
+
+#[tokio::test]
+async fn recursive_terms_stay_on_the_cpu() {
+    let ctx = session(4);
+    let sql =
+        "WITH RECURSIVE r AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM r WHERE n < 10) SELECT sum(n) FROM r";
+    let (_, outcome) = place(&ctx, sql, &force()).await;
+    let report = &outcome.report;
+    let recursive = report.nodes.iter().position(|n| n.cpu_name == "RecursiveQueryExec").unwrap();
+    for node in &report.nodes[recursive..] {
+        assert_eq!(node.placement, NodePlacement::Cpu, "{report}");
+        assert!(node.reasons.iter().any(|r| r.code() == "RecursiveQuery"), "{report}");
+    }
+    assert!(report.codes("FilterExec").contains(&"RecursiveQuery"), "{report}");
+}
+
+#[tokio::test]
+async fn hostile_names_change_nothing() {
+    let ctx = session(4);
+    let sql = "SELECT sum(\"\"\" ; -- x\ny\") AS \"a\nb\" FROM t WHERE \"\"\" ; -- x\ny\" > 5";
+    let (plan, outcome) = place(&ctx, sql, &force()).await;
+    assert!(outcome.report.uses_gpu(), "{}", outcome.report);
+    assert_eq!(outcome.plan.schema(), plan.schema());
+    let lines = outcome.report.to_string().lines().count();
+    assert_eq!(lines, outcome.report.nodes.len(), "one line a node");
+}
+
+#[tokio::test]
+async fn nodes_survive_a_rebuild_by_other_rules() {
+    let ctx = session(4);
+    let (_, outcome) = place(&ctx, Q, &force()).await;
+    let rebuilt =
+        datafusion::physical_plan::execution_plan::reset_plan_states(Arc::clone(&outcome.plan)).unwrap();
+    assert_eq!(text(&rebuilt), text(&outcome.plan));
+    assert!(text(&rebuilt).contains("GpuAggregateExec"));
+}
+
+#[tokio::test]
+async fn a_limit_below_an_aggregate_is_not_dropped() {
+    let ctx = session(4);
+    let (plan, outcome) =
+        place(&ctx, "SELECT sum(a) FROM (SELECT a FROM t WHERE b > 3 LIMIT 10)", &force()).await;
+    let limits = |plan: &Arc<dyn ExecutionPlan>| text(plan).matches("fetch=10").count();
+    assert_eq!(limits(&outcome.plan), limits(&plan), "{}\n{}", text(&plan), text(&outcome.plan));
+    assert!(limits(&plan) > 0);
+}
+
+#[tokio::test]
+async fn unions_and_joins_border_islands() {
+    let ctx = session(4);
+    let sql =
+        "SELECT sum(x) FROM (SELECT a AS x FROM t WHERE b > 3 UNION ALL SELECT b AS x FROM t WHERE a < 9)";
+    let report = report(&ctx, sql, &force()).await;
+    assert_eq!(report.codes("UnionExec"), ["UnsupportedOperator"], "{report}");
+    let filters = report.nodes.iter().filter(|n| n.cpu_name == "FilterExec").collect::<Vec<_>>();
+    assert!(filters.len() == 2 && filters.iter().all(|n| n.placement == NodePlacement::Gpu), "{report}");
+}
+
+/// Capabilities of the adapter `Test`, the only one.
+struct OneAdapter;
+
+impl CapsSource for OneAdapter {
+    fn caps(&self, options: &GpuOptions) -> GpuResult<Arc<DeviceCaps>> {
+        if options.adapter == "Test" {
+            Ok(Arc::new(DeviceCaps::for_tests()))
+        } else {
+            Err(GpuError::NoAdapter(options.adapter.clone()))
+        }
+    }
+}
+
+/// A stream without statistics.
+#[derive(Debug)]
+struct Rows(SchemaRef);
+
+impl PartitionStream for Rows {
+    fn schema(&self) -> &SchemaRef {
+        &self.0
+    }
+
+    fn execute(&self, _: Arc<TaskContext>) -> SendableRecordBatchStream {
+        Box::pin(EmptyRecordBatchStream::new(Arc::clone(&self.0)))
+    }
+}
+
+fn streaming_session(infinite: bool) -> SessionContext {
+    let ctx = SessionContext::new();
+    let schema = batch(0).schema();
+    let table = StreamingTable::try_new(Arc::clone(&schema), vec![Arc::new(Rows(schema))]).unwrap();
+    ctx.register_table("t", Arc::new(table.with_infinite_table(infinite))).unwrap();
+    ctx
+}
+
+#[tokio::test]
+async fn inputs_without_end_or_of_unknown_size() {
+    let endless = report(&streaming_session(true), "SELECT a FROM t WHERE b > 3", &force()).await;
+    assert_eq!(endless.codes("FilterExec"), ["Unbounded"], "{endless}");
+    let ctx = streaming_session(false);
+    let unknown = report(&ctx, Q, &auto()).await;
+    assert_eq!(unknown.codes("FilterExec"), ["UnknownRows"], "{unknown}");
+    assert!(report(&ctx, Q, &force()).await.uses_gpu());
+}
+
+#[tokio::test]
+async fn a_conversion_that_fails_keeps_the_cpu_plan() {
+    let ctx = session(4);
+    let plan = ctx.sql(Q).await.unwrap().create_physical_plan().await.unwrap();
+    let (caps, options) = (DeviceCaps::for_tests(), force());
+    let mut tagged = Tagged::new(&plan, &RuleContext { caps: &caps, options: &options });
+    review::review(&mut tagged, &options);
+    for node in &mut tagged.nodes {
+        if let tag::Verdict::Gpu(proposal) = &mut node.verdict {
+            proposal.nodes = 99;
+        }
+    }
+    let outcome = finish(&plan, &tagged, ctx.state().config_options());
+    assert!(Arc::ptr_eq(&outcome.plan, &plan));
+    assert_eq!(outcome.report.codes("FilterExec"), ["ConversionFailed"]);
+}
+
+#[tokio::test]
+async fn the_rule_reads_its_options_from_the_session() {
+    let ctx = session(4);
+    let mut config = ctx.state().config_options().as_ref().clone();
+    let plan = ctx.sql(Q).await.unwrap().create_physical_plan().await.unwrap();
+    config.extensions.insert(GpuOptions::default());
+    config.set("gpu.placement", "off").unwrap();
+    let rule = GpuOffload::new(Arc::new(OneAdapter));
+    let same = rule.optimize(Arc::clone(&plan), &config).unwrap();
+    assert!(Arc::ptr_eq(&plan, &same));
+    config.set("gpu.placement", "force").unwrap();
+    // Without an adapter the plan stays as it is; a name that no adapter has is an error.
+    let report = rule.explain(&plan, &config);
+    assert_eq!(report.codes("FilterExec"), ["NoAdapter"], "{report}");
+    assert!(Arc::ptr_eq(&plan, &rule.optimize(Arc::clone(&plan), &config).unwrap()));
+    config.set("gpu.adapter", "no such adapter").unwrap();
+    assert!(rule.optimize(Arc::clone(&plan), &config).unwrap_err().to_string().contains("no such adapter"));
+    assert_eq!(rule.explain(&plan, &config).codes("FilterExec"), ["NoAdapter"]);
+    config.set("gpu.adapter", "Test").unwrap();
+    assert!(rule.explain(&plan, &config).uses_gpu());
+    assert!(text(&rule.optimize(Arc::clone(&plan), &config).unwrap()).contains("GpuAggregateExec"));
+    // Plans without a candidate are not worth opening a device for.
+    config.set("gpu.adapter", "no such adapter").unwrap();
+    let plan = ctx.sql("SELECT * FROM t ORDER BY a").await.unwrap().create_physical_plan().await.unwrap();
+    assert_eq!(rule.explain(&plan, &config).codes("SortExec"), ["UnsupportedOperator"]);
+}
+
+#[tokio::test]
+async fn explain_shows_gpu_nodes() {
+    let ctx = session(4);
+    let (plan, outcome) = place(&ctx, Q, &force()).await;
+    let shown = outcome.report.to_string();
+    assert!(shown.contains("AggregateExec -> GpuAggregateExec"), "{shown}");
+    assert!(shown.contains("CoalescePartitionsExec (part of GpuAggregateExec)"), "{shown}");
+    assert!(shown.contains("[CPU] UnsupportedOperator: DataSourceExec has no GPU counterpart"), "{shown}");
+    assert!(GpuExec::find(&plan).is_none());
+    // The CPU plan was not touched by being converted.
+    let batches = datafusion::physical_plan::collect(plan, ctx.task_ctx()).await.unwrap();
+    let table = pretty_format_batches(&batches).unwrap().to_string();
+    assert!(table.contains("sum(t.a)"), "{table}");
+    assert_eq!(ByteSize(1 << 20).to_string(), "1MiB");
+}
