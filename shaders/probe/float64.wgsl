@@ -17,5 +17,6 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     output[o + 1u] = bitcast<u64>(a - b);
     output[o + 2u] = bitcast<u64>(a * b);
     output[o + 3u] = bitcast<u64>(a / b);
-    output[o + 4u] = bitcast<u64>(a * b + c);
+    // Of a product that nobody else wants: one that is stored too may be kept from contraction.
+    output[o + 4u] = bitcast<u64>(b * c + a);
 }

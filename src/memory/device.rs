@@ -8,8 +8,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use futures::FutureExt;
-use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use crate::error::{GpuError, GpuResult};
@@ -17,9 +15,10 @@ use crate::error::{GpuError, GpuResult};
 use super::budget::{MemoryScope, Reclaim};
 use super::caps::DeviceCaps;
 use super::faults::{Choke, FaultAction, FaultPlan};
-use super::pipeline::PipelineCache;
+use super::generation::{ContextCore, ErrorScopes};
 use super::poll::{self, Progress};
 use super::pool::{BufferPool, size_class};
+use super::readback::copy_out;
 use super::stats::LaunchStats;
 
 pub use super::pipeline::{BindingKind, Pipeline, ShaderSource};
@@ -27,126 +26,6 @@ pub use super::pool::{BufferKind, DeviceBuffer};
 
 /// Read-backs from this size on are copied out of mapped memory by a blocking task.
 const INLINE_READ_BYTES: u64 = 1 << 20;
-
-/// Error scopes for all kinds of errors of this thread. Guards of wgpu cannot be sent, so no await can lie between.
-pub(crate) struct ErrorScopes {
-    guards: [wgpu::ErrorScopeGuard; 3],
-}
-
-impl ErrorScopes {
-    pub(crate) fn push(device: &wgpu::Device) -> Self {
-        let push = |filter| device.push_error_scope(filter);
-        ErrorScopes {
-            guards: [
-                push(wgpu::ErrorFilter::Internal),
-                push(wgpu::ErrorFilter::Validation),
-                push(wgpu::ErrorFilter::OutOfMemory),
-            ],
-        }
-    }
-
-    /// The first error since `push`.
-    pub(crate) fn pop(self) -> Option<wgpu::Error> {
-        let [internal, validation, memory] = self.guards;
-        // Scopes end in reverse order; on native backends the futures are ready at once.
-        let errors = [memory, validation, internal].map(|guard| guard.pop().now_or_never().flatten());
-        errors.into_iter().flatten().next()
-    }
-}
-
-/// What the views of one generation share.
-#[derive(Debug)]
-pub(crate) struct ContextCore {
-    device: wgpu::Device,
-    queue: wgpu::Queue,
-    generation: u64,
-    progress: Arc<Progress>,
-    pool: Arc<BufferPool>,
-    pipelines: PipelineCache,
-    /// Makes the numbers of submissions follow their order in the queue.
-    submitting: Mutex<()>,
-    query_sets: Mutex<Vec<wgpu::QuerySet>>,
-}
-
-impl ContextCore {
-    /// Takes an open device over and starts its poll thread.
-    pub(crate) fn new(
-        device: wgpu::Device,
-        queue: wgpu::Queue,
-        generation: u64,
-        idle_cap: u64,
-    ) -> std::io::Result<Arc<Self>> {
-        let progress = Arc::new(Progress::default());
-        let lost = Arc::clone(&progress);
-        device.set_device_lost_callback(move |reason, message| {
-            lost.mark_lost(&format!("{reason:?} {message}"))
-        });
-        let uncaught = Arc::clone(&progress);
-        device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| {
-            tracing::error!(%error, "GPU error outside of any scope");
-            uncaught.remember_error(error.to_string());
-        }));
-        poll::spawn(device.clone(), queue.clone(), Arc::clone(&progress))?;
-        let pool = BufferPool::new(Arc::clone(&progress), idle_cap);
-        Ok(Arc::new(ContextCore {
-            device,
-            queue,
-            generation,
-            progress,
-            pool,
-            pipelines: PipelineCache::default(),
-            submitting: Mutex::new(()),
-            query_sets: Mutex::new(Vec::new()),
-        }))
-    }
-
-    pub(crate) fn pool(&self) -> &Arc<BufferPool> {
-        &self.pool
-    }
-
-    pub(crate) fn is_lost(&self) -> bool {
-        self.progress.is_lost()
-    }
-
-    /// Like `is_lost`, and notices a loss that nobody was told of. Takes microseconds.
-    pub(crate) fn check_lost(&self) -> bool {
-        if !self.progress.is_lost() {
-            poll::poll_now(&self.device, &self.progress);
-        }
-        if !self.progress.is_lost() && !self.answers() {
-            self.progress.mark_lost("destroyed");
-        }
-        self.progress.is_lost()
-    }
-
-    /// Whether the device still answers. Someone's `destroy` is reported only after the work in flight, and until
-    /// then wgpu keeps all errors to itself: also that of a buffer without any usage.
-    fn answers(&self) -> bool {
-        let scopes = ErrorScopes::push(&self.device);
-        let usage = wgpu::BufferUsages::empty();
-        let descriptor = wgpu::BufferDescriptor { label: None, size: 16, usage, mapped_at_creation: false };
-        drop(self.device.create_buffer(&descriptor));
-        scopes.pop().is_some()
-    }
-
-    /// Destroys the device, as a driver would.
-    pub(crate) fn lose(&self) {
-        self.device.destroy();
-        self.check_lost();
-    }
-
-    /// The loss, if that is behind an error, else the error.
-    fn classify(&self, error: GpuError) -> GpuError {
-        self.check_lost();
-        self.progress.lost_error().unwrap_or(error)
-    }
-}
-
-impl Drop for ContextCore {
-    fn drop(&mut self) {
-        self.progress.shut_down();
-    }
-}
 
 /// One generation of an open device. Cheap to share; when the last holder and the `GpuDevice` let it go, its poll
 /// thread ends. After a loss every call gives `GpuError::DeviceLost`, and `GpuDevice::context` a new generation.
@@ -179,7 +58,7 @@ impl DeviceContext {
 
     /// Whether the device was lost. A loss is noticed by the next call that touches the device.
     pub fn is_lost(&self) -> bool {
-        self.core.is_lost()
+        self.core.progress.is_lost()
     }
 
     pub(crate) fn pool(&self) -> &Arc<BufferPool> {
@@ -423,19 +302,6 @@ impl DeviceContext {
 
 fn injected_rejection(source: &ShaderSource) -> GpuError {
     GpuError::ShaderRejected { kernel: source.name.clone(), message: "injected fault".to_string() }
-}
-
-/// Copies ranges out of a mapped buffer and unmaps it.
-fn copy_out(buffer: &DeviceBuffer, ranges: &[(u64, u64)]) -> GpuResult<Vec<Vec<u8>>> {
-    let view = buffer.raw().get_mapped_range(..).map_err(|error| poll::map_error(error.to_string()))?;
-    let copies = ranges.iter().map(|(offset, length)| {
-        let range = usize::try_from(*offset).ok()?..usize::try_from(offset.checked_add(*length)?).ok()?;
-        view.get(range).map(<[u8]>::to_vec)
-    });
-    let copies: Option<Vec<_>> = copies.collect();
-    drop(view);
-    buffer.unmap();
-    copies.ok_or_else(|| GpuError::Internal("a read-back beyond its buffer".to_string()))
 }
 
 /// Submitted work. Dropping it is fine.

@@ -7,7 +7,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
-use arrow::array::{Array, ArrayRef, AsArray};
+use arrow::array::{Array, ArrayRef, AsArray, downcast_primitive_array};
 use arrow::buffer::{BooleanBuffer, Buffer, NullBuffer, ScalarBuffer};
 use arrow::datatypes::Decimal128Type;
 
@@ -68,11 +68,7 @@ impl Source {
                 ColumnRepr::DecimalNarrow | ColumnRepr::DecimalWide => {
                     Values::Decimals(array.as_primitive_opt::<Decimal128Type>()?.values().clone())
                 }
-                ColumnRepr::Arrow => {
-                    let data = array.to_data();
-                    let bytes = data.buffers().first()?;
-                    Values::Bytes(bytes.slice_with_length(data.offset() * width, data.len() * width))
-                }
+                ColumnRepr::Arrow => Values::Bytes(value_bytes(array, width)?),
             };
             let nulls = array.nulls().filter(|nulls| nulls.null_count() > 0).cloned();
             pieces.push(Piece { rows: rows..rows + array.len(), values, nulls });
@@ -179,6 +175,15 @@ impl Source {
             self.out_of_range.store(true, Ordering::Relaxed);
         }
     }
+}
+
+/// The bytes of a primitive array's values; `None` when they are not `width` bytes each.
+fn value_bytes(array: &ArrayRef, width: usize) -> Option<Buffer> {
+    let values = downcast_primitive_array! {
+        array => array.values().inner().clone(),
+        _ => return None
+    };
+    (values.len() == array.len() * width).then_some(values)
 }
 
 /// Narrows a block; gives the magnitudes of the valid values OR'ed, and whether one was not below `bound`.

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use crate::error::{GpuError, GpuResult};
 
 use super::budget::MemoryScope;
-use super::device::{DeviceContext, ErrorScopes};
+use super::device::DeviceContext;
+use super::generation::ErrorScopes;
 use super::pool::{BufferKind, DeviceBuffer};
 use super::stats::LaunchStats;
 

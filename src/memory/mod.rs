@@ -12,16 +12,20 @@ pub mod device;
 pub mod download;
 pub mod faults;
 mod fill;
+mod generation;
 pub mod launch;
 mod open;
 pub mod pipeline;
 mod poll;
 pub mod pool;
 mod probe;
+mod readback;
 pub mod runtime;
 pub mod stats;
 pub mod upload;
 
+#[cfg(test)]
+mod speed;
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]

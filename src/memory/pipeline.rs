@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use crate::error::{GpuError, GpuResult};
 
-use super::device::ErrorScopes;
+use super::generation::ErrorScopes;
 use super::poll::panic_text;
 
 /// How a buffer is bound; all in `@group(0)`, `@binding(0..n)` in order.

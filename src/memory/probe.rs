@@ -249,18 +249,18 @@ fn agrees<T: Word>(
         })
 }
 
-/// `a * b + c` with two roundings and with one.
+/// `b * c + a` with two roundings and with one.
 fn multiply_add_64([a, b, c]: [u64; 3]) -> [u64; 2] {
     let [a, b, c] = [a, b, c].map(f64::from_bits);
-    [(a * b + c).to_bits(), a.mul_add(b, c).to_bits()]
+    [(b * c + a).to_bits(), b.mul_add(c, a).to_bits()]
 }
 
 fn multiply_add_32([a, b, c]: [u32; 3]) -> [u32; 2] {
     let [a, b, c] = [a, b, c].map(f32::from_bits);
-    [(a * b + c).to_bits(), a.mul_add(b, c).to_bits()]
+    [(b * c + a).to_bits(), b.mul_add(c, a).to_bits()]
 }
 
-/// Whether some `a * b + c` was rounded once.
+/// Whether some `b * c + a` was rounded once.
 fn contracted<T: Word>(
     inputs: &[[T; 3]],
     outputs: &[T],

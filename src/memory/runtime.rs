@@ -10,8 +10,9 @@ use crate::error::{GpuError, GpuResult};
 
 use super::budget::{DeviceLedger, PoolRegistry, Reclaim};
 use super::caps::{AdapterKind, DeviceCaps, Numerics};
-use super::device::{ContextCore, DeviceContext};
+use super::device::DeviceContext;
 use super::faults::FaultPlan;
+use super::generation::ContextCore;
 use super::{open, probe};
 
 /// Adapters of the machine, enumerated once, when first asked for. Shared by `Arc`; one a process is usual, and each
@@ -266,7 +267,7 @@ impl GpuDevice {
         current.generation += 1;
         let core = ContextCore::new(device, queue, current.generation, self.shared.idle_cap)
             .map_err(|error| GpuError::Internal(format!("the poll thread did not start: {error}")))?;
-        let pool: Arc<dyn Reclaim> = Arc::clone(core.pool()) as _;
+        let pool: Arc<dyn Reclaim> = Arc::clone(&core.pool) as _;
         self.shared.pools.add(Arc::downgrade(&pool));
         current.core = Some(Arc::clone(&core));
         Ok(core)

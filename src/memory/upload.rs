@@ -25,11 +25,11 @@ use super::pool::size_class;
 use super::stats::LaunchStats;
 
 /// Smallest and largest chunk. The largest keeps the staging memory small; the smallest is worth a task.
-const CHUNK_BYTES: (u64, u64) = (256 << 10, 16 << 20);
+const CHUNK_BYTES: (u64, u64) = (1 << 20, 16 << 20);
 /// Tasks that fill at the same time; on an H200 host, more than eight don't fill faster.
 const MAX_FILLERS: usize = 8;
 /// Uploads up to this size are filled by the calling task.
-const INLINE_BYTES: u64 = 64 << 10;
+const INLINE_BYTES: u64 = 256 << 10;
 /// Staging memory whose copies the device has not done yet, beyond which filling pauses.
 const MAX_STAGING: u64 = 512 << 20;
 
@@ -178,7 +178,7 @@ fn cut(targets: &[Target]) -> Vec<Chunk> {
         })
     };
     let total: u64 = streams().map(|(_, _, bits, rows)| padded_bytes(rows, bits)).sum();
-    let share = total.div_ceil(MAX_FILLERS as u64).next_power_of_two();
+    let share = total.div_ceil(2 * MAX_FILLERS as u64).next_power_of_two();
     let capacity = share.clamp(CHUNK_BYTES.0, CHUNK_BYTES.1);
     let mut chunks: Vec<Chunk> = Vec::new();
     for (target, validity, bits, rows) in streams() {

@@ -1,0 +1,206 @@
+//! Injected faults, cancelled work, lost devices, wrong shaders and commands.
+
+use super::*;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn injected_faults_are_typed_and_leave_nothing_behind() {
+    let device = device();
+    let scope = scope(&device);
+    let source = batch(columns(50_000, 3));
+    let wanted = all_columns(&source);
+    for n in [1, 3, 20, 31, 32] {
+        device.faults().fail(Choke::Allocate, n);
+        let error = upload(&scope, &[source.clone()], &wanted).await.unwrap_err();
+        assert!(matches!(error, GpuError::AllocationRefused { .. }), "{n} {error}");
+        assert_eq!(device.ledger().reserved(), 0, "{n}");
+    }
+    for n in [1, 4] {
+        device.faults().fail(Choke::Submit, n);
+        let error = upload(&scope, &[source.clone()], &wanted).await.unwrap_err();
+        assert!(matches!(error, GpuError::KernelFault { .. }), "{error}");
+        assert_eq!(device.ledger().reserved(), 0);
+    }
+    device.faults().fail(Choke::Map, 1);
+    let column = upload(&scope, &[source], &[4]).await.unwrap().remove(0);
+    let error = read(&scope, &[(&column.values, 64)]).await.unwrap_err();
+    assert!(matches!(error, GpuError::KernelFault { .. }), "{error}");
+    assert!(read(&scope, &[(&column.values, 64)]).await.is_ok());
+    drop(column);
+    assert_eq!(device.ledger().reserved(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dropped_uploads_and_downloads_release_everything() {
+    let device = device();
+    let scope = scope(&device);
+    let source = batch(columns(200_000, 3));
+    let wanted = all_columns(&source);
+    for polls in 1..6 {
+        let batches = [source.clone()];
+        let mut upload = Box::pin(upload(&scope, &batches, &wanted));
+        for _ in 0..polls {
+            let _ = futures::poll!(upload.as_mut());
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        drop(upload);
+        settles(&device, 0).await;
+    }
+    let column = upload(&scope, &[source], &[4]).await.unwrap().remove(0);
+    let held = device.ledger().reserved();
+    for _ in 0..3 {
+        let ranges = [(&column.values, 8 * 200_000)];
+        let mut download = Box::pin(read(&scope, &ranges));
+        let _ = futures::poll!(download.as_mut());
+        drop(download);
+        settles(&device, held).await;
+    }
+    check_column(&scope, &column, &[Arc::clone(batch(columns(200_000, 3)).column(4))]).await;
+}
+
+#[tokio::test]
+async fn bad_shaders_are_rejected_and_the_device_lives_on() {
+    let device = device();
+    let scope = scope(&device);
+    let naga_panics = "@group(0) @binding(0) var<storage, read_write> x: array<u64>;
+@compute @workgroup_size(1) fn main() { x[0] = countLeadingZeros(x[1]); }";
+    let only = |wgsl: &str| ShaderSource {
+        name: "bad".to_string(),
+        wgsl: wgsl.to_string(),
+        bindings: vec![BindingKind::Storage],
+    };
+    let no_parse = only("fn main( {");
+    let no_entry = only("@compute @workgroup_size(1) fn other() {}");
+    for source in [no_parse, no_entry, only(naga_panics), shader(&DOUBLE.replace("<uniform>", "<storage>"))] {
+        let error = scope.context.compile(source.clone(), &scope.stats).await.unwrap_err();
+        let GpuError::ShaderRejected { kernel, message } = error else { panic!("{error}") };
+        assert!(kernel == source.name && !message.is_empty());
+    }
+    device.faults().fail(Choke::Compile, 1);
+    assert!(matches!(scope.context.pipeline(&shader(DOUBLE)), Err(GpuError::ShaderRejected { .. })));
+    assert!(scope.context.pipeline(&shader(DOUBLE)).is_ok());
+    assert_eq!(scope.stats.snapshot().pipelines_compiled, 0);
+}
+
+#[tokio::test]
+async fn wrong_commands_are_errors_of_the_submission() {
+    let device = device();
+    let scope = scope(&device);
+    let a = scope.context.allocate(&scope.memory, 256, BufferKind::Storage).unwrap();
+    let b = scope.context.allocate(&scope.memory, 256, BufferKind::Storage).unwrap();
+    let mut encoder =
+        scope.context.device().create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+    encoder.copy_buffer_to_buffer(a.raw(), 0, b.raw(), 128, 256);
+    let error = scope.context.submit(encoder).unwrap_err();
+    assert!(matches!(error, GpuError::KernelFault { .. }), "{error}");
+    let mut encoder =
+        scope.context.device().create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+    encoder.copy_buffer_to_buffer(a.raw(), 0, b.raw(), 0, 256);
+    scope.context.submit(encoder).unwrap().wait().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_device_fails_its_waiters_and_is_replaced() {
+    for round in 0..2 {
+        let device = own_device();
+        let old = scope(&device);
+        assert_eq!(old.context.generation(), 1);
+        let source = batch(columns(100_000, 2));
+        let column = upload(&old, &[source.clone()], &[4]).await.unwrap().remove(0);
+        let submission = {
+            let encoder =
+                old.context.device().create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+            old.context.submit(encoder).unwrap()
+        };
+        let waiters: Vec<_> = (0..4)
+            .map(|_| {
+                let (scope, column) = (old.clone(), column.clone());
+                tokio::spawn(async move {
+                    loop {
+                        if let Err(error) = read(&scope, &[(&column.values, 800_000)]).await {
+                            return error;
+                        }
+                    }
+                })
+            })
+            .collect();
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        // Once by the hook, once by wgpu alone, as an application or a driver might.
+        if round == 0 {
+            device.lose();
+        } else {
+            old.context.device().destroy();
+        }
+        for waiter in waiters {
+            let error =
+                tokio::time::timeout(Duration::from_secs(10), waiter).await.expect("no hang").unwrap();
+            assert!(matches!(error, GpuError::DeviceLost(_)), "{error}");
+        }
+        let _ = tokio::time::timeout(Duration::from_secs(10), submission.wait()).await.expect("no hang");
+        assert!(old.context.is_lost());
+        let error = upload(&old, &[source.clone()], &[4]).await.unwrap_err();
+        assert!(matches!(error, GpuError::DeviceLost(_)), "{error}");
+        let error = old.context.compile(shader(DOUBLE), &old.stats).await.unwrap_err();
+        assert!(matches!(error, GpuError::DeviceLost(_)), "{error}");
+
+        let new = scope(&device);
+        assert_eq!(new.context.generation(), 2);
+        round_trip(&new, &[source.slice(1, 1000)]).await;
+        assert!(run_double(&new, &upload(&new, &[source], &[7]).await.unwrap()[0], 5).await.is_ok());
+        drop((old, new, column));
+        settles(&device, 0).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn losses_at_each_choke_point_are_typed() {
+    let points = [
+        (Choke::Allocate, 1),
+        (Choke::Allocate, 3),
+        (Choke::Submit, 1),
+        (Choke::Map, 1),
+        (Choke::Compile, 1),
+    ];
+    for (round, (choke, n)) in (0u64..).zip(points) {
+        let device = own_device();
+        device.faults().lose_at(choke, n);
+        let source = [batch(columns(10_000, 0))];
+        let context = scope(&device);
+        let work = async {
+            let column = upload(&context, &source, &[7]).await?.remove(0);
+            run_double(&context, &column, 2).await
+        };
+        let error = tokio::time::timeout(Duration::from_secs(10), work).await.expect("no hang").unwrap_err();
+        assert!(matches!(error, GpuError::DeviceLost(_)), "{choke:?} {n}: {error}");
+        assert_eq!(device.ledger().reserved(), 0, "round {round}");
+        let again = scope(&device);
+        assert_eq!(again.context.generation(), 2);
+        round_trip(&again, &source).await;
+    }
+}
+
+#[test]
+fn the_poll_thread_ends_with_its_context() {
+    let threads = || {
+        let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+        let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
+        names.filter(|name| name.trim() == "gpu-poll").count()
+    };
+    if !cfg!(target_os = "linux") {
+        return;
+    }
+    let device = own_device();
+    let context = device.context().unwrap();
+    drop(device);
+    assert!(threads() >= 1);
+    drop(context);
+    // Other tests open and close devices meanwhile: only a leak in every round would keep the number up.
+    let before = threads();
+    for _ in 0..10 {
+        drop(own_device());
+    }
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while threads() >= before + 10 {
+        assert!(Instant::now() < deadline, "{before} poll threads before, {} after", threads());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}

@@ -1,0 +1,250 @@
+//! Columns to the device and back, buffers, limits, timers.
+
+use super::*;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_type_survives_the_round_trip() {
+    let device = device();
+    let scope = scope(&device);
+    for null_every in [0, 1, 2, 100] {
+        let whole = batch(columns(3000, null_every));
+        round_trip(&scope, std::slice::from_ref(&whole)).await;
+        // Odd bit offsets, empty batches in between, one without nulls among others.
+        let slices = vec![
+            whole.slice(3, 997),
+            whole.slice(0, 0),
+            batch(columns(130, 0)),
+            whole.slice(1001, 1),
+            whole.slice(1007, 1993),
+        ];
+        round_trip(&scope, &slices).await;
+        round_trip(&scope, &[whole.slice(5, 0)]).await;
+    }
+    drop(scope);
+    assert_eq!(device.ledger().reserved(), 0);
+    assert!(device.ledger().peak() > 0);
+}
+
+/// More than the inline limit, several chunks, boundaries inside batches.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn large_uploads_are_cut_into_chunks() {
+    let device = device();
+    let scope = scope(&device);
+    let whole = batch(columns(70_001, 7));
+    let batches: Vec<_> =
+        (0..9).map(|i| whole.slice(i * 7_777, 7_777)).chain([whole.slice(69_993, 8)]).collect();
+    round_trip(&scope, &batches).await;
+    let snapshot = scope.stats.snapshot();
+    assert!(snapshot.uploaded_bytes > 70_001 * 80 && snapshot.upload_ns > 0 && snapshot.downloaded_bytes > 0);
+    assert_eq!(snapshot.waits, 15);
+}
+
+#[tokio::test]
+async fn columns_have_the_documented_shape() {
+    let device = device();
+    let scope = scope(&device);
+    let source = batch(columns(1000, 0));
+    let uploaded = upload(&scope, &[source.clone()], &[12, 4, 0, 14]).await.unwrap();
+    let shapes: Vec<_> =
+        uploaded.iter().map(|column| (column.repr, column.values.len, column.magnitude.0)).collect();
+    assert_eq!(shapes[0].0, ColumnRepr::DecimalNarrow);
+    assert!(shapes[0].2 <= 40 && shapes[0].2 > 30, "10^12 needs 40 bits, the values as many as they have");
+    assert_eq!(shapes[1], (ColumnRepr::Arrow, 8000, 64));
+    assert_eq!(shapes[2], (ColumnRepr::Bits, 128, 1));
+    assert_eq!((shapes[3].0, shapes[3].1), (ColumnRepr::DecimalWide, 16_000));
+    assert_eq!(device.ledger().reserved(), 8192 + 8192 + 256 + 16_384);
+    assert_eq!(device_bytes(&DataType::Int64, 1000, false), 8192);
+    assert_eq!(device_bytes(&DataType::Int64, 1000, true), 8192 + 256);
+    assert_eq!(device_bytes(&DataType::Utf8, 1000, true), 0);
+    let twice = upload(&scope, &[source], &[4, 4]).await.unwrap();
+    assert_eq!(twice.len(), 2);
+}
+
+#[tokio::test]
+async fn decimals_beyond_their_precision_are_named() {
+    let device = device();
+    let scope = scope(&device);
+    let values: Decimal128Array =
+        (0..20_000).map(|i| Some(if i == 19_999 { 1_000_000 } else { i })).collect();
+    let array = values.with_precision_and_scale(6, 2).unwrap();
+    let schema = Schema::new(vec![Field::new("price", array.data_type().clone(), true)]);
+    let source = RecordBatch::try_new(Arc::new(schema), vec![Arc::new(array)]).unwrap();
+    let error = upload(&scope, &[source.clone()], &[0]).await.unwrap_err();
+    assert_eq!(error.to_string(), "column price holds a value outside its declared type Decimal128(6, 2)");
+    assert_eq!(device.ledger().reserved(), 0);
+    let fine = upload(&scope, &[source.slice(0, 19_999)], &[0]).await.unwrap();
+    assert_eq!(fine[0].magnitude, MagnitudeBits(15));
+}
+
+#[tokio::test]
+async fn wrong_requests_are_typed_errors() {
+    let device = device();
+    let scope = scope(&device);
+    let source = batch(columns(10, 0));
+    assert!(matches!(upload(&scope, &[], &[0]).await, Err(GpuError::Internal(_))));
+    assert!(matches!(upload(&scope, &[source.clone()], &[99]).await, Err(GpuError::Internal(_))));
+    let other = batch(columns(10, 0).into_iter().rev().collect());
+    assert!(matches!(upload(&scope, &[source.clone(), other], &[0]).await, Err(GpuError::Internal(_))));
+
+    let mut caps = device.caps().as_ref().clone();
+    caps.max_binding_bytes = 4096;
+    let small = device.with_caps(caps);
+    let small_scope = testing::scope(&small);
+    assert!(upload(&small_scope, &[batch(columns(512, 0))], &[4]).await.is_ok());
+    let error = upload(&small_scope, &[batch(columns(513, 0))], &[4]).await.unwrap_err();
+    assert!(matches!(error, GpuError::Limit { need: 4112, limit: 4096, .. }), "{error}");
+    let error = scope.context.allocate(&scope.memory, u64::MAX, BufferKind::Storage).unwrap_err();
+    assert!(matches!(error, GpuError::Limit { .. }), "{error}");
+
+    let column = upload(&scope, &[source], &[4]).await.unwrap().remove(0);
+    assert!(matches!(read(&scope, &[(&column.values, 1 << 20)]).await, Err(GpuError::Internal(_))));
+    assert!(matches!(scope.context.map_read(&column.values.buffer, 16).await, Err(GpuError::Internal(_))));
+}
+
+#[tokio::test]
+async fn the_limit_names_need_use_and_holders() {
+    let device = device();
+    let scope = scope(&device);
+    let source = batch(columns(4096, 0));
+    let held = upload(&scope, &[source.clone()], &[4]).await.unwrap();
+    assert_eq!(device.ledger().holders(), vec![("test".to_string(), 32_768)]);
+    let mut tight = scope.clone();
+    tight.memory = MemoryScope::new(device.ledger(), "GpuFilterExec[0]", 65_536);
+    let error = upload(&tight, &[source], &[4, 8, 4]).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "out of device memory: GpuFilterExec[0] needs 32768 bytes, 65536 of 65536 bytes are in use (GpuFilterExec[0] \
+         32.0 KiB, test 32.0 KiB); raise gpu.memory_limit"
+    );
+    assert_eq!(device.ledger().reserved(), 32_768);
+    drop(held);
+    assert_eq!(device.ledger().reserved(), 0);
+}
+
+#[tokio::test]
+async fn buffers_are_reused() {
+    let device = own_device();
+    let scope = scope(&device);
+    let storage = scope.context.allocate(&scope.memory, 5000, BufferKind::Storage).unwrap();
+    assert_eq!((storage.size(), device.ledger().reserved()), (5120, 5120));
+    let raw = storage.raw().clone();
+    drop(storage);
+    assert_eq!((device.ledger().reserved(), device.ledger().idle() >= 5120), (0, true));
+    let again = scope.context.allocate(&scope.memory, 5100, BufferKind::Storage).unwrap();
+    assert_eq!(again.raw(), &raw);
+    let other = scope.context.allocate(&scope.memory, 5100, BufferKind::Storage).unwrap();
+    assert_ne!(other.raw(), &raw);
+    let read_back = scope.context.allocate(&scope.memory, 5100, BufferKind::ReadBack).unwrap();
+    assert_ne!(read_back.raw(), &raw);
+
+    // Staging memory comes back when its copies are done and it is mapped again.
+    let source = [batch(columns(4000, 0))];
+    for _ in 0..20 {
+        let column = upload(&scope, &source, &[4]).await.unwrap().remove(0);
+        check_column(&scope, &column, &[Arc::clone(source[0].column(4))]).await;
+    }
+    drop((again, other, read_back));
+    let idle = device.ledger().idle();
+    assert!(idle < 300_000, "20 uploads of 32 KB share their buffers: {idle} bytes are idle");
+}
+
+#[tokio::test]
+async fn idle_buffers_give_way_to_the_limit() {
+    let device = own_device();
+    let mut scope = scope(&device);
+    scope.memory = MemoryScope::new(device.ledger(), "test", 1 << 20);
+    for size in [1 << 19, 1 << 18, 1 << 17] {
+        drop(scope.context.allocate(&scope.memory, size, BufferKind::Storage).unwrap());
+    }
+    let whole = scope.context.allocate(&scope.memory, 1 << 20, BufferKind::Storage).unwrap();
+    assert_eq!(device.ledger().idle(), 0);
+    assert!(scope.context.allocate(&scope.memory, 1, BufferKind::Storage).is_err());
+    drop(whole);
+}
+
+#[tokio::test]
+async fn a_kernel_runs_and_is_timed_and_cached() {
+    let device = own_device();
+    let scope = scope(&device);
+    let source = batch(columns(10_000, 0));
+    let column = upload(&scope, &[source.clone()], &[7]).await.unwrap().remove(0);
+    for factor in [2, 3] {
+        let result = run_double(&scope, &column, factor).await.unwrap();
+        let values = source.column(7).as_primitive::<arrow::datatypes::UInt32Type>();
+        assert!(result.iter().zip(values.values()).all(|(got, value)| *got == value.wrapping_mul(factor)));
+    }
+    let snapshot = scope.stats.snapshot();
+    assert_eq!((snapshot.pipelines_compiled, snapshot.waits), (1, 2));
+    assert!(snapshot.compile_ns > 0 && snapshot.readback_ns > 0);
+    assert_eq!(snapshot.kernel_ns > 0, device.caps().timestamps);
+    assert!(snapshot.kernel_ns < snapshot.readback_ns);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn concurrent_tasks_share_a_device() {
+    let device = device();
+    let tasks = (0..6).map(|task| {
+        let scope = scope(&device);
+        tokio::spawn(async move {
+            for round in 0..3 {
+                let whole = batch(columns(20_000 + task * 1111 + round, task));
+                round_trip(&scope, &[whole.slice(task, 9_999), whole.slice(11, 8_000)]).await;
+            }
+        })
+    });
+    for task in tasks.collect::<Vec<_>>() {
+        task.await.unwrap();
+    }
+    settles(&device, 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_small_downloads_and_submissions_complete() {
+    let device = device();
+    let done = Arc::new(AtomicU32::new(0));
+    let tasks: Vec<_> = (0..8u32)
+        .map(|task| {
+            let (scope, done) = (scope(&device), Arc::clone(&done));
+            tokio::spawn(async move {
+                for i in 0..25 {
+                    let words = [task, i, task ^ i, 7];
+                    let buffer = scope.params(bytemuck::cast_slice(&words)).unwrap();
+                    let slice = BufferSlice { buffer, offset: 0, len: 16 };
+                    let bytes = read(&scope, &[(&slice, 16), (&slice, 5)]).await.unwrap();
+                    assert_eq!(bytes[0], bytemuck::cast_slice::<u32, u8>(&words));
+                    assert_eq!(bytes[1], bytes[0][..5]);
+                    let encoder = scope
+                        .context
+                        .device()
+                        .create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+                    scope.context.submit(encoder).unwrap().wait().await.unwrap();
+                    done.fetch_add(1, Ordering::Relaxed);
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        tokio::time::timeout(Duration::from_secs(60), task).await.expect("no hang").unwrap();
+    }
+    assert_eq!(done.load(Ordering::Relaxed), 200);
+}
+
+#[test]
+fn the_probe_knows_the_software_rasteriser() {
+    let device = device();
+    let caps = device.caps();
+    assert!(caps.int64, "the tests need 64-bit integers");
+    assert!(caps.numerics.int64_exact, "{caps:?}");
+    if caps.name.contains("llvmpipe") {
+        let exact = Numerics {
+            int64_exact: true,
+            float64_exact: true,
+            float_contraction: false,
+            float32_division_exact: true,
+            float32_denormals: true,
+        };
+        assert_eq!(caps.numerics, exact);
+        assert_eq!((caps.loop_budget, caps.device_type), (65_535, AdapterKind::Software));
+    }
+    assert!(caps.max_binding_bytes <= 1 << 30 && caps.max_buffer_bytes >= caps.max_binding_bytes);
+}
