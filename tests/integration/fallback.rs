@@ -1,6 +1,5 @@
 //! Falling back to the CPU: at every stage, in both scopes, with right row counts.
 
-use datafusion::physical_plan::ExecutionPlan;
 use datafusion_wgpu::memory::faults::Choke;
 use datafusion_wgpu::physical_plan::replay;
 
@@ -97,7 +96,7 @@ async fn forbidden() -> TestResult {
             let error =
                 error.downcast_ref::<datafusion::error::DataFusionError>().ok_or("a DataFusion error")?;
             assert!(datafusion_wgpu::error::GpuError::find(error).is_some(), "{error}");
-            assert_eq!(gpu.reserved(), 0);
+            settle(&gpu).await?;
         }
     }
     Ok(())
@@ -113,7 +112,8 @@ async fn too_little_device_memory() -> TestResult {
     for sql in [AGGREGATE, ROWS] {
         let ran = gpu.run(sql).await?;
         assert_eq!(ran.rows, expected(dir.path(), sql).await?);
-        assert_eq!(ran.gpu_batches, 0);
+        // The last batch of a partition may be so small that it fits.
+        assert!(ran.cpu_batches > 4 && ran.gpu_batches <= 2, "{ran:?}");
         assert!(ran.fallbacks.iter().any(|(code, _)| code == "OutOfDeviceMemory"), "{ran:?}");
     }
     // Room for a part of a batch: split, no fallback.
