@@ -59,7 +59,8 @@ pub(crate) fn plan_grid(
         return Err(GpuError::Limit { what: "loop iterations of an invocation", need, limit });
     }
     let fewest = steps.div_ceil(budget.min(most.max(1)));
-    Grid::of(steps.min(fill.max(fewest)), caps)
+    let possible = caps.max_workgroups_per_dimension.saturating_pow(3);
+    Grid::of(steps.min(fill.min(possible).max(fewest)), caps)
 }
 
 /// Bytes that every launch's argument blocks are cut to, at most.

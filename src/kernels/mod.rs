@@ -7,6 +7,8 @@ pub mod reduce;
 pub mod reference;
 pub mod select;
 mod shader;
+#[cfg(test)]
+pub(crate) mod testkit;
 
 pub use program::{ColumnShape, Program, Segment};
 pub use reduce::{AggregateKind, AggregateSpec, AggregateState, ReduceResult, reduce};

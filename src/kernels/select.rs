@@ -193,8 +193,10 @@ impl<'a> Select<'a> {
         for work in &self.work {
             work.clear(&mut encoder);
         }
+        // Argument buffers that go back to the pool before the submission would be written over.
+        let mut keep = vec![];
         if self.mask.is_some() {
-            self.encode_selection(&mut timer.pass(&mut encoder, "select"))?;
+            self.encode_selection(&mut timer.pass(&mut encoder, "select"), &mut keep)?;
         }
         let rows: Vec<usize> = self.work.iter().map(|work| work.segment.rows).collect();
         let one_wait = self.mask.is_none() || self.output_bytes(&rows) <= ONE_WAIT_BYTES;
@@ -215,13 +217,13 @@ impl<'a> Select<'a> {
             return known.unwrap_or_default().into_iter().map(|k| self.empty_result(k)).collect();
         }
         let placed = self.allocate_outputs(&capacity)?;
-        self.encode_outputs(&mut encoder, &mut timer, &placed, &capacity)?;
+        self.encode_outputs(&mut encoder, &mut timer, &placed, &capacity, &mut keep)?;
         let mut ranges = self.state_ranges(known.is_none());
         for outputs in placed.iter().flatten() {
             ranges.extend(outputs.ranges());
         }
         let bytes = download_timed(self.scope, encoder, &ranges, timer).await?;
-        drop(ranges);
+        drop(keep);
         let mut bytes = bytes.into_iter();
         let again = self.known(&mut bytes, known.is_none())?;
         let known = match known {
@@ -237,7 +239,11 @@ impl<'a> Select<'a> {
     }
 
     /// Mask, counts and offsets of every segment. Dispatches of the same kind stand together, so that barriers are few.
-    fn encode_selection(&self, pass: &mut wgpu::ComputePass<'_>) -> GpuResult<()> {
+    fn encode_selection(
+        &self,
+        pass: &mut wgpu::ComputePass<'_>,
+        keep: &mut Vec<BufferSlice>,
+    ) -> GpuResult<()> {
         let Some((plan, mask, scan)) = &self.mask else {
             return Ok(());
         };
@@ -265,6 +271,7 @@ impl<'a> Select<'a> {
             let group = bind_slices(self.scope, scan, &slices);
             dispatch(self.scope, pass, scan, &group, Grid { size: [1, 1, 1] });
         }
+        keep.extend(args.into_iter().chain(first).chain(second));
         Ok(())
     }
 
@@ -274,6 +281,7 @@ impl<'a> Select<'a> {
         timer: &mut crate::memory::PassTimer,
         placed: &[Vec<Placed>],
         capacity: &[usize],
+        keep: &mut Vec<BufferSlice>,
     ) -> GpuResult<()> {
         for bits in placed.iter().flatten().filter_map(|placed| placed.bits.as_ref()) {
             encoder.clear_buffer(bits.buffer.raw(), bits.offset, Some(bits.len));
@@ -301,6 +309,7 @@ impl<'a> Select<'a> {
                 let grid = plan_grid(work.tiles, fill, GATHER_COST, 8, u32::MAX, &self.caps)?;
                 dispatch(self.scope, &mut pass, pipeline, &group, grid);
             }
+            keep.extend(args);
         }
         Ok(())
     }

@@ -180,11 +180,18 @@ pub(super) fn gather_plans(
     Ok(plans)
 }
 
-/// Storage buffers that a kernel with these outputs binds, at most.
+/// Storage buffers that a kernel with these outputs binds, at most: the bit regions are always counted.
 pub(super) fn bindings_of(program: &Program, outputs: &[Arc<Expr>], columns: &[ColumnShape]) -> u32 {
     let scanned = if program.selection.is_some() { 3 } else { 0 };
+    let status = u32::from(outputs.iter().any(|expr| may_fault(expr)));
+    let values = outputs.iter().filter(|expr| expr.value_type() != ValueType::Boolean).count() as u32;
     let outputs: Vec<&Arc<Expr>> = outputs.iter().collect();
-    column_bindings(&used(&outputs, columns)) + scanned + 2 + outputs.len() as u32
+    column_bindings(&used(&outputs, columns)) + scanned + 1 + status + values
+}
+
+fn may_fault(expr: &Expr) -> bool {
+    let computes = matches!(expr, Expr::Arith { .. } | Expr::Negate(_) | Expr::Cast { .. });
+    computes || expr.children().into_iter().any(|child| may_fault(child))
 }
 
 /// Storage buffers of the mask kernel.

@@ -1,1 +1,260 @@
+//! The selection against its twin, and its shaders against naga.
 
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef};
+
+use crate::error::GpuError;
+use crate::kernels::expr::{CompareOp, Expr, Scalar, ValueType};
+use crate::kernels::program::{ColumnShape, Program};
+use crate::kernels::reference;
+use crate::kernels::testkit::*;
+use crate::memory::testing::{device, scope};
+use crate::memory::{ColumnRepr, DeviceCaps, LaunchScope, MagnitudeBits};
+
+use super::*;
+use ValueType::*;
+
+type Data = (Vec<ArrayRef>, usize);
+
+async fn answer(
+    scope: &LaunchScope,
+    program: &Program,
+    outputs: &[Arc<Expr>],
+    data: &[Data],
+) -> Vec<SelectResult> {
+    let mut segments = vec![];
+    for (columns, rows) in data {
+        segments.push(segment(scope, columns, *rows).await.expect("upload"));
+    }
+    select(scope, program, outputs, &segments).await.expect("select")
+}
+
+fn assert_same(device: &[SelectResult], program: &Program, outputs: &[Arc<Expr>], data: &[Data], what: &str) {
+    assert_eq!(device.len(), data.len(), "{what}");
+    for (at, (device, (columns, rows))) in device.iter().zip(data).enumerate() {
+        let twin = reference::select(program, outputs, columns, *rows).expect("twin");
+        let what = format!("{what}, segment {at} of {rows} rows");
+        assert_eq!(device.fault, twin.fault, "{what}");
+        if twin.fault {
+            continue;
+        }
+        assert_eq!(device.mask, twin.mask, "{what}");
+        assert_eq!(device.selected, twin.selected, "{what}");
+        assert_eq!(device.outputs.len(), twin.outputs.len(), "{what}");
+        for (number, (d, t)) in device.outputs.iter().zip(&twin.outputs).enumerate() {
+            assert_eq!(d.data_type(), t.data_type(), "{what}, output {number}");
+            assert_eq!(d.null_count(), t.null_count(), "{what}, output {number}");
+            assert_eq!(d, t, "{what}, output {number}");
+        }
+    }
+}
+
+fn table(types: &[ValueType], rows: usize, shape: DataShape, rng: &mut Rng) -> Vec<ArrayRef> {
+    types.iter().map(|&ty| column(ty, rows, shape, rng)).collect()
+}
+
+/// Selects by a random number in column 0 below a parameter, in percent.
+fn share(percent: i128, first: usize) -> Program {
+    Program {
+        selection: Some(cmp(CompareOp::Lt, col(first, UInt8), param(0, UInt8))),
+        params: vec![(UInt8, Some(percent * 256 / 100))],
+    }
+}
+
+/// Every type as output column, sizes around the tile, few to all rows selected.
+#[tokio::test]
+async fn every_type_at_tile_edges() {
+    let scope = scope(&device());
+    let mut types = TYPES.to_vec();
+    types.push(UInt8);
+    let outputs: Vec<Arc<Expr>> = TYPES.iter().enumerate().map(|(at, &ty)| col(at, ty)).collect();
+    for (nulls, offset) in [(0, 0), (1, 7), (50, 0), (100, 33)] {
+        let mut rng = Rng::new(nulls as u64);
+        let shape = DataShape { nulls, edgy: 3, offset };
+        let data: Vec<Data> = [0, 1, 31, 32, 33, 255, 256, 257, 1023, 1024, 1025, 3000, 0, 5]
+            .iter()
+            .map(|&rows| {
+                let mut columns = table(&TYPES, rows, shape, &mut rng);
+                columns.push(column(UInt8, rows, DataShape { nulls: 3, edgy: 0, offset: 1 }, &mut rng));
+                (columns, rows)
+            })
+            .collect();
+        for percent in [0, 1, 50, 100] {
+            let program = share(percent, TYPES.len());
+            let device = answer(&scope, &program, &outputs, &data).await;
+            assert_same(&device, &program, &outputs, &data, &format!("{nulls} % nulls, {percent} %"));
+        }
+        let everything = Program::default();
+        let device = answer(&scope, &everything, &outputs, &data).await;
+        assert_same(&device, &everything, &outputs, &data, &format!("{nulls} % nulls, no selection"));
+    }
+}
+
+/// More tiles than one block of the scan, small outputs read at once and large ones after a wait for the counts.
+#[tokio::test]
+async fn sizes_beyond_a_scan_block() {
+    let device = device();
+    let rows = (SCAN_BLOCK * TILE) as usize + 1500;
+    let mut rng = Rng::new(21);
+    let data = vec![(
+        vec![
+            column(UInt8, rows, DataShape { nulls: 0, edgy: 0, offset: 0 }, &mut rng),
+            column(Int16, rows, DataShape { nulls: 1, edgy: 0, offset: 9 }, &mut rng),
+        ],
+        rows,
+    )];
+    let outputs = [col(1, Int16)];
+    for (percent, waits) in [(1, 2), (0, 1)] {
+        let scope = scope(&device);
+        let program = share(percent, 0);
+        let result = answer(&scope, &program, &outputs, &data).await;
+        assert_same(&result, &program, &outputs, &data, "many tiles");
+        assert_eq!(scope.stats.snapshot().waits, waits, "nothing selected needs no second wait");
+    }
+    let small: Vec<Data> = [65_535, 65_536, 65_537, 200_001]
+        .iter()
+        .map(|&rows| (data[0].0.iter().map(|c| c.slice(77, rows)).collect(), rows))
+        .collect();
+    let scope = scope(&device);
+    let program = share(40, 0);
+    let result = answer(&scope, &program, &outputs, &small).await;
+    assert_same(&result, &program, &outputs, &small, "several segments");
+    assert_eq!(scope.stats.snapshot().waits, 1, "small outputs need one wait");
+}
+
+#[tokio::test]
+async fn random_programs() {
+    let scope = scope(&device());
+    let mut faults = 0;
+    for seed in 0..20 {
+        let mut rng = Rng::new(500 + seed);
+        let mut make = ExprGen { rng: &mut rng, params: vec![], logic: true };
+        let selection = (seed % 4 != 0).then(|| make.expr(Boolean, 3));
+        let outputs: Vec<Arc<Expr>> = (0..4)
+            .map(|_| {
+                let ty = make.rng.pick(&TYPES);
+                if make.rng.one_in(3) { make.any_decimal(2) } else { make.expr(ty, 2) }
+            })
+            .collect();
+        let program = Program { selection, params: make.params };
+        let mut data = vec![];
+        for (rows, nulls, edgy) in [(1, 0, 0), (1300, 20, 0), (900, 2, 4), (40, 0, 1)] {
+            let shape = DataShape { nulls, edgy, offset: rng.below(40) };
+            data.push((table(&TYPES, rows, shape, &mut rng), rows));
+        }
+        let device = answer(&scope, &program, &outputs, &data).await;
+        faults += device.iter().filter(|result| result.fault).count();
+        assert_same(&device, &program, &outputs, &data, &format!("seed {seed}: {program:?} {outputs:?}"));
+    }
+    assert!((3..70).contains(&faults), "{faults} of 80 segments had faults");
+}
+
+/// More outputs than one kernel may bind go through several; a single one that cannot is an error.
+#[tokio::test]
+async fn binding_limit_splits_outputs() {
+    let full = device();
+    let mut caps = full.caps().as_ref().clone();
+    caps.max_storage_buffers = 9;
+    let small = full.with_caps(caps);
+    let scope = scope(&small);
+    let mut rng = Rng::new(2);
+    let types = [UInt8, Int32, Int64, Float64, Boolean, dec(25, 2)];
+    let shape = DataShape { nulls: 30, edgy: 2, offset: 3 };
+    let data = vec![(table(&types, 2500, shape, &mut rng), 2500)];
+    let outputs: Vec<Arc<Expr>> = types.iter().enumerate().map(|(at, &ty)| col(at, ty)).collect();
+    let program = share(50, 0);
+    let device = answer(&scope, &program, &outputs, &data).await;
+    assert_same(&device, &program, &outputs, &data, "nine buffers");
+
+    let segment = segment(&scope, &data[0].0, 2500).await.expect("upload");
+    let shapes: Vec<ColumnShape> =
+        (0..types.len()).map(|at| ColumnShape::of(at, segment.column(at).expect("column"))).collect();
+    assert!(select_bindings(&program, &outputs, &shapes) <= 9);
+    let lt = |at: usize, ty| cmp(CompareOp::Lt, col(at, ty), col(at, ty));
+    let two = Arc::new(Expr::And(lt(1, Int32), lt(2, Int64)));
+    let wide = [Arc::new(Expr::And(two, lt(3, Float64)))];
+    assert_eq!(select_bindings(&program, &wide, &shapes), 11);
+    let error = select(&scope, &program, &wide, &[segment]).await.map(|_| ()).expect_err("too many buffers");
+    assert!(matches!(error, GpuError::Limit { limit: 9, .. }), "{error}");
+}
+
+#[tokio::test]
+async fn lowered_limits() {
+    let full = device();
+    let mut caps = full.caps().as_ref().clone();
+    (caps.max_workgroups_per_dimension, caps.loop_budget) = (2, 300);
+    let small = full.with_caps(caps);
+    let scope = scope(&small);
+    let mut rng = Rng::new(4);
+    let shape = DataShape { nulls: 10, edgy: 0, offset: 1 };
+    let data: Vec<Data> =
+        [1, 9000, 150_001].iter().map(|&rows| (table(&[UInt8, Int64], rows, shape, &mut rng), rows)).collect();
+    let outputs = [col(1, Int64)];
+    let program = share(30, 0);
+    let device = answer(&scope, &program, &outputs, &data).await;
+    assert_same(&device, &program, &outputs, &data, "two workgroups a dimension");
+}
+
+#[tokio::test]
+async fn only_a_mask() {
+    let scope = scope(&device());
+    let mut rng = Rng::new(6);
+    let data = vec![(table(&[UInt8], 5000, DataShape { nulls: 10, edgy: 0, offset: 1 }, &mut rng), 5000)];
+    let program = share(30, 0);
+    let device = answer(&scope, &program, &[], &data).await;
+    assert_same(&device, &program, &[], &data, "no outputs");
+    assert_eq!(scope.stats.snapshot().waits, 1);
+}
+
+#[tokio::test]
+async fn null_and_constant_parameters() {
+    let scope = scope(&device());
+    let data = vec![(table(&[UInt8], 100, DataShape { nulls: 0, edgy: 0, offset: 0 }, &mut Rng::new(1)), 100)];
+    let ty = dec(20, 3);
+    let outputs = [param(0, ty), param(1, Boolean), param(2, UInt8), param(3, Float64)];
+    let cases: [[Scalar; 4]; 2] =
+        [[None, None, None, None], [Some(-5), Some(1), Some(255), Some((-0.0f64).to_bits().into())]];
+    for values in cases {
+        let types = [ty, Boolean, UInt8, Float64];
+        let program = Program { selection: None, params: types.into_iter().zip(values).collect() };
+        let device = answer(&scope, &program, &outputs, &data).await;
+        assert_same(&device, &program, &outputs, &data, "constants");
+    }
+}
+
+/// Shaders of random programs pass naga without a device.
+#[test]
+fn shaders_are_valid() {
+    let caps = DeviceCaps::for_tests();
+    validate(&scan_shader());
+    for seed in 0..100 {
+        let mut rng = Rng::new(9000 + seed);
+        let shapes: Vec<ColumnShape> = TYPES
+            .iter()
+            .enumerate()
+            .map(|(index, &ty)| ColumnShape {
+                index,
+                ty,
+                repr: match ty {
+                    Boolean => ColumnRepr::Bits,
+                    Decimal { precision, .. } if precision <= 18 => ColumnRepr::DecimalNarrow,
+                    Decimal { .. } => ColumnRepr::DecimalWide,
+                    _ => ColumnRepr::Arrow,
+                },
+                nullable: seed % 3 != 0,
+                magnitude: MagnitudeBits(rng.pick(&[8, 40, 60, 128])),
+            })
+            .collect();
+        let mut make = ExprGen { rng: &mut rng, params: vec![], logic: true };
+        let selection = (seed % 2 == 0).then(|| make.expr(Boolean, 4));
+        let mut outputs = vec![make.any_decimal(3)];
+        for ty in TYPES {
+            outputs.push(make.expr(ty, 2));
+        }
+        let program = Program { selection, params: make.params };
+        for shader in select_shaders(&caps, &program, &outputs, &shapes).expect("shaders") {
+            validate(&shader);
+        }
+    }
+}
