@@ -13,7 +13,6 @@ use std::sync::Arc;
 
 use arrow::array::ArrayRef;
 use arrow::buffer::{BooleanBuffer, NullBuffer};
-use parking_lot::Mutex;
 
 use crate::error::{GpuError, GpuResult};
 use crate::memory::{BufferSlice, DeviceCaps, LaunchScope, Pipeline, download_timed};
@@ -151,8 +150,6 @@ struct Select<'a> {
     mask: Option<(MaskPlan, Arc<Pipeline>, Arc<Pipeline>)>,
     gathers: Vec<(GatherPlan, Arc<Pipeline>)>,
     work: Vec<Work<'a>>,
-    /// Argument blocks of recorded commands: a buffer dropped before its submission would be reused, and overwritten.
-    arguments: Mutex<Vec<BufferSlice>>,
 }
 
 impl<'a> Select<'a> {
@@ -184,7 +181,7 @@ impl<'a> Select<'a> {
             .iter()
             .map(|&segment| Work::new(scope, segment, mask.is_some()))
             .collect::<GpuResult<Vec<_>>>()?;
-        Ok(Select { scope, caps, program, outputs, mask, gathers, work, arguments: Mutex::default() })
+        Ok(Select { scope, caps, program, outputs, mask, gathers, work })
     }
 
     async fn run(self) -> GpuResult<Vec<SelectResult>> {
@@ -328,9 +325,7 @@ impl<'a> Select<'a> {
                 argument_block(&own(work), columns, &has_nulls, &self.program.params)
             })
             .collect();
-        let slices = argument_slices(self.scope, &blocks)?;
-        self.arguments.lock().extend_from_slice(&slices);
-        Ok(slices)
+        argument_slices(self.scope, &blocks)
     }
 
     fn output_bytes(&self, capacity: &[usize]) -> u64 {

@@ -82,7 +82,9 @@ pub(crate) fn edges(ty: ValueType) -> Vec<i128> {
         Int8 => vec![i8::MIN.into(), -1, 0, 1, i8::MAX.into()],
         Int16 => vec![i16::MIN.into(), -1, 0, 1, i16::MAX.into()],
         Int32 | Date32 => vec![i32::MIN.into(), -1, 0, 1, i32::MAX.into()],
-        Int64 => [around(1 << 53), around(-(1 << 53)), vec![i64::MIN.into(), -1, 0, 1, i64::MAX.into()]].concat(),
+        Int64 => {
+            [around(1 << 53), around(-(1 << 53)), vec![i64::MIN.into(), -1, 0, 1, i64::MAX.into()]].concat()
+        }
         UInt8 => vec![0, 1, u8::MAX.into()],
         UInt16 => vec![0, 1, u16::MAX.into()],
         UInt32 => vec![0, 1, 1 << 31, u32::MAX.into()],
@@ -90,11 +92,21 @@ pub(crate) fn edges(ty: ValueType) -> Vec<i128> {
             let high = i128::from(u64::MAX);
             [around(1 << 53), around(1 << 63), vec![0, 1, high - 1024, high - 1023, high]].concat()
         }
-        Float32 => [0u32, 0x8000_0000, 0x7f80_0000, 0xff80_0000, 0x7fc0_0000, 0xffc0_0000, 0x7f80_0001, 1, 0x8000_0001]
-            .iter()
-            .map(|&v| v.into())
-            .chain([1.0f32, -1.0, f32::MAX, f32::MIN].iter().map(|v| v.to_bits().into()))
-            .collect(),
+        Float32 => [
+            0u32,
+            0x8000_0000,
+            0x7f80_0000,
+            0xff80_0000,
+            0x7fc0_0000,
+            0xffc0_0000,
+            0x7f80_0001,
+            1,
+            0x8000_0001,
+        ]
+        .iter()
+        .map(|&v| v.into())
+        .chain([1.0f32, -1.0, f32::MAX, f32::MIN].iter().map(|v| v.to_bits().into()))
+        .collect(),
         Float64 => [
             0u64,
             1 << 63,
@@ -173,7 +185,8 @@ pub(crate) fn batch(columns: &[ArrayRef], rows: usize) -> RecordBatch {
         .map(|(at, array)| Field::new(format!("c{at}"), array.data_type().clone(), true))
         .collect();
     let options = RecordBatchOptions::new().with_row_count(Some(rows));
-    RecordBatch::try_new_with_options(Arc::new(Schema::new(fields)), columns.to_vec(), &options).expect("batch")
+    RecordBatch::try_new_with_options(Arc::new(Schema::new(fields)), columns.to_vec(), &options)
+        .expect("batch")
 }
 
 /// Uploads all columns.
@@ -359,10 +372,13 @@ pub(crate) fn validate(source: &ShaderSource) {
     use wgpu::naga::{back::spv, front::wgsl, valid};
     let text = &source.wgsl;
     let module = wgsl::parse_str(text).unwrap_or_else(|e| panic!("{}\n{text}", e.emit_to_string(text)));
-    let mut validator = valid::Validator::new(valid::ValidationFlags::all(), valid::Capabilities::SHADER_INT64);
+    let mut validator =
+        valid::Validator::new(valid::ValidationFlags::all(), valid::Capabilities::SHADER_INT64);
     let info = validator.validate(&module).unwrap_or_else(|e| panic!("{}\n{text}", e.emit_to_string(text)));
-    let pipeline =
-        spv::PipelineOptions { shader_stage: wgpu::naga::ShaderStage::Compute, entry_point: "main".to_owned() };
+    let pipeline = spv::PipelineOptions {
+        shader_stage: wgpu::naga::ShaderStage::Compute,
+        entry_point: "main".to_owned(),
+    };
     spv::write_vec(&module, &info, &spv::Options::default(), Some(&pipeline))
         .unwrap_or_else(|e| panic!("{e}\n{text}"));
     let globals = module.global_variables.iter().filter(|(_, v)| v.binding.is_some()).count();

@@ -139,7 +139,9 @@ async fn random_programs() {
             let ty = make.rng.pick(&TYPES);
             let arg = if make.rng.one_in(3) { make.any_decimal(2) } else { make.expr(ty, 2) };
             let filter = make.rng.one_in(2).then(|| make.expr(Boolean, 2));
-            specs.extend(all_of(&arg).into_iter().map(|spec| AggregateSpec { filter: filter.clone(), ..spec }));
+            specs.extend(
+                all_of(&arg).into_iter().map(|spec| AggregateSpec { filter: filter.clone(), ..spec }),
+            );
         }
         let program = Program { selection: Some(selection), params: make.params };
         let mut data = vec![];
@@ -163,7 +165,8 @@ async fn lowered_limits() {
     let small = full.with_caps(caps);
     let scope = scope(&small);
     let program = Program::default();
-    let specs = [agg(AggregateKind::SumInt, col(0, Int64)), agg(AggregateKind::Min, col(0, Int64)), count_rows()];
+    let specs =
+        [agg(AggregateKind::SumInt, col(0, Int64)), agg(AggregateKind::Min, col(0, Int64)), count_rows()];
     let mut rng = Rng::new(3);
     let shape = DataShape { nulls: 10, edgy: 1, offset: 0 };
     let data: Vec<_> =
@@ -173,7 +176,8 @@ async fn lowered_limits() {
 
     let rows = 3_000_000;
     let many = segment(&scope, &[column(Int64, rows, shape, &mut rng)], rows).await.expect("upload");
-    let error = reduce(&scope, &program, &specs, &[many]).await.expect_err("too many rows for eight workgroups");
+    let error =
+        reduce(&scope, &program, &specs, &[many]).await.expect_err("too many rows for eight workgroups");
     assert!(matches!(error, GpuError::Limit { what: "workgroups of a dispatch", limit: 8, .. }), "{error}");
 }
 
@@ -208,14 +212,16 @@ async fn other_parameters_and_other_data_reuse_the_kernel() {
     let scope = scope(&device());
     let mut rng = Rng::new(9);
     let ty = dec(15, 2);
-    let columns = [Int32, ty].map(|ty| column(ty, 100, DataShape { nulls: 10, edgy: 0, offset: 0 }, &mut rng));
+    let columns =
+        [Int32, ty].map(|ty| column(ty, 100, DataShape { nulls: 10, edgy: 0, offset: 0 }, &mut rng));
     let selection = Some(Arc::new(Expr::And(
         cmp(CompareOp::GtEq, col(0, Int32), param(0, Int32)),
         cmp(CompareOp::Lt, col(1, ty), param(1, ty)),
     )));
     let specs = [agg(AggregateKind::SumDecimal, col(1, ty))];
     let mut compiled = vec![];
-    let params: [(Scalar, Scalar); 4] = [(Some(3), Some(5000)), (Some(-9), Some(-77)), (None, Some(0)), (Some(1), None)];
+    let params: [(Scalar, Scalar); 4] =
+        [(Some(3), Some(5000)), (Some(-9), Some(-77)), (None, Some(0)), (Some(1), None)];
     for (a, b) in params {
         let program = Program { selection: selection.clone(), params: vec![(Int32, a), (ty, b)] };
         let data = [(columns.to_vec(), 100)];
@@ -246,7 +252,10 @@ async fn faults_count_where_the_value_is_used() {
     let square = arith(ArithOp::Mul, col(0, ty), col(0, ty));
     let not_one = cmp(CompareOp::NotEq, col(1, Int32), param(0, Int32));
     let params = vec![(Int32, Some(1))];
-    let spec = |filter: Option<Arc<Expr>>| AggregateSpec { filter, ..agg(AggregateKind::SumDecimal, square.clone()) };
+    let spec = |filter: Option<Arc<Expr>>| AggregateSpec {
+        filter,
+        ..agg(AggregateKind::SumDecimal, square.clone())
+    };
     let selected = Program { selection: Some(not_one.clone()), params: params.clone() };
     let whole = Program { selection: None, params: params.clone() };
     let eager = Program {
@@ -268,7 +277,8 @@ async fn faults_count_where_the_value_is_used() {
         if number == 3 {
             columns[0] = array_of_values(square.value_type(), &[Some(1), Some(large), None, Some(2)]);
         }
-        let program = if number == 3 { retyped(program, ty, square.value_type()) } else { (*program).clone() };
+        let program =
+            if number == 3 { retyped(program, ty, square.value_type()) } else { (*program).clone() };
         let data = [(columns, 4)];
         let specs = [spec.clone()];
         let device = device_answer(&scope, &program, &specs, &data).await;
@@ -290,7 +300,10 @@ fn retyped(program: &Program, from: ValueType, to: ValueType) -> Program {
         Expr::Column { index, ty } if *ty == from => col(*index, to),
         _ => Arc::clone(e),
     };
-    Program { selection: program.selection.as_ref().map(|e| e.map_leaves(&leaf)), params: program.params.clone() }
+    Program {
+        selection: program.selection.as_ref().map(|e| e.map_leaves(&leaf)),
+        params: program.params.clone(),
+    }
 }
 
 /// Bounds choose between 64 and 128 bits; sums at the edges of each choice stay exact.
@@ -302,7 +315,8 @@ async fn sums_at_the_edges_of_their_widths() {
         let ty = dec(18, 0);
         let top = ((1i128 << bits) - 1).min(10i128.pow(18) - 1);
         let rows = 40_000;
-        let values: Vec<Scalar> = (0..rows).map(|at| Some(if at % 1000 == 999 { -top } else { top })).collect();
+        let values: Vec<Scalar> =
+            (0..rows).map(|at| Some(if at % 1000 == 999 { -top } else { top })).collect();
         let data = [(vec![array_of_values(ty, &values)], rows)];
         let specs = [agg(AggregateKind::SumDecimal, col(0, ty))];
         let device = device_answer(&scope, &program, &specs, &data).await;

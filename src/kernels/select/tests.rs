@@ -188,8 +188,10 @@ async fn lowered_limits() {
     let scope = scope(&small);
     let mut rng = Rng::new(4);
     let shape = DataShape { nulls: 10, edgy: 0, offset: 1 };
-    let data: Vec<Data> =
-        [1, 9000, 150_001].iter().map(|&rows| (table(&[UInt8, Int64], rows, shape, &mut rng), rows)).collect();
+    let data: Vec<Data> = [1, 9000, 150_001]
+        .iter()
+        .map(|&rows| (table(&[UInt8, Int64], rows, shape, &mut rng), rows))
+        .collect();
     let outputs = [col(1, Int64)];
     let program = share(30, 0);
     let device = answer(&scope, &program, &outputs, &data).await;
@@ -210,7 +212,8 @@ async fn only_a_mask() {
 #[tokio::test]
 async fn null_and_constant_parameters() {
     let scope = scope(&device());
-    let data = vec![(table(&[UInt8], 100, DataShape { nulls: 0, edgy: 0, offset: 0 }, &mut Rng::new(1)), 100)];
+    let data =
+        vec![(table(&[UInt8], 100, DataShape { nulls: 0, edgy: 0, offset: 0 }, &mut Rng::new(1)), 100)];
     let ty = dec(20, 3);
     let outputs = [param(0, ty), param(1, Boolean), param(2, UInt8), param(3, Float64)];
     let cases: [[Scalar; 4]; 2] =
