@@ -109,7 +109,7 @@ async fn run_file(name: &str) -> TestResult {
     if failures.is_empty() {
         return Ok(());
     }
-    let shown = failures.len().min(12);
+    let shown = failures.len().min(40);
     Err(format!("{} failures, {shown} of them:\n\n{}", failures.len(), failures[..shown].join("\n\n")).into())
 }
 
