@@ -186,56 +186,73 @@ async fn compare(ctx: &SessionContext, title: &str, sql: &str) -> Result<()> {
 
     set(ctx, "gpu.placement", "'force'").await?;
     let gpu = Measured::run(ctx, sql).await?;
-    println!("{}", displayable(gpu.plan.as_ref()).indent(false));
-    if gpu_metrics(gpu.plan.as_ref()).is_empty() {
+    print_plan(gpu.last.plan.as_ref());
+    if gpu_metrics(gpu.last.plan.as_ref()).is_empty() {
         return plan_err!("nothing of this query runs on the GPU:\n{}", placement_report(ctx, sql).await?);
     }
-    print_answer(&gpu.answer)?;
-    if let Some(difference) = first_difference(&cpu.answer, &gpu.answer)? {
+    print_answer(&gpu.last.answer)?;
+    if let Some(difference) = first_difference(&cpu.last.answer, &gpu.last.answer)? {
         return exec_err!("the answers of {title} differ: {difference}");
     }
     println!("  equal to DataFusion's answer\n");
-    println!("  CPU  {:>12}", milliseconds(cpu.best));
-    println!("  GPU  {:>12}   the first time {}", milliseconds(gpu.best), milliseconds(gpu.first));
-    println!("  of the last run on the GPU:");
-    for (name, value) in gpu_metrics(gpu.plan.as_ref()) {
-        println!("    {name:<22} {value:>14}");
+    println!("  {:<26} {:>14} {:>14}", "", "first run", "best run");
+    println!("  {:<26} {:>14} {:>14}", "CPU", milliseconds(cpu.first.time), milliseconds(cpu.best));
+    println!("  {:<26} {:>14} {:>14}", "GPU", milliseconds(gpu.first.time), milliseconds(gpu.best));
+    println!("  {:<26} {:>14} {:>14}", "  of which, over all tasks", "first run", "last run");
+    let first = gpu_metrics(gpu.first.plan.as_ref());
+    for (name, value) in gpu_metrics(gpu.last.plan.as_ref()) {
+        let before = first.iter().find(|(known, _)| *known == name).map_or("", |(_, value)| value);
+        println!("    {name:<24} {before:>14} {value:>14}");
     }
     Ok(())
 }
 
-/// A query's answer and how long it took, planning included.
+/// The plan as EXPLAIN shows it, long lines cut.
+fn print_plan(plan: &dyn ExecutionPlan) {
+    const WIDTH: usize = 140;
+    for line in displayable(plan).indent(false).to_string().lines() {
+        let more = if line.chars().count() > WIDTH { " ..." } else { "" };
+        println!("{}{more}", line.chars().take(WIDTH).collect::<String>());
+    }
+    println!();
+}
+
+/// A query run several times: how long it took, planning included, and what it answered.
 struct Measured {
-    first: Duration,
+    first: Run,
+    last: Run,
     best: Duration,
+}
+
+struct Run {
+    time: Duration,
     answer: Vec<RecordBatch>,
-    /// Of the last run, with its metrics.
+    /// With the metrics of this run.
     plan: Arc<dyn ExecutionPlan>,
 }
 
 impl Measured {
     async fn run(ctx: &SessionContext, sql: &str) -> Result<Self> {
-        let (first, mut answer, mut plan) = Self::once(ctx, sql).await?;
-        let mut best = first;
-        for _ in 0..REPEATS {
-            let (time, again, its_plan) = Self::once(ctx, sql).await?;
-            if let Some(difference) = first_difference(&answer, &again)? {
+        let first = Run::once(ctx, sql).await?;
+        let mut last = Run::once(ctx, sql).await?;
+        let mut best = last.time;
+        for _ in 1..REPEATS {
+            last = Run::once(ctx, sql).await?;
+            best = best.min(last.time);
+            if let Some(difference) = first_difference(&first.answer, &last.answer)? {
                 return exec_err!("two runs of one query gave different answers: {difference}");
             }
-            best = best.min(time);
-            (answer, plan) = (again, its_plan);
         }
-        Ok(Measured { first, best, answer, plan })
+        Ok(Measured { first, last, best })
     }
+}
 
-    async fn once(
-        ctx: &SessionContext,
-        sql: &str,
-    ) -> Result<(Duration, Vec<RecordBatch>, Arc<dyn ExecutionPlan>)> {
+impl Run {
+    async fn once(ctx: &SessionContext, sql: &str) -> Result<Self> {
         let start = Instant::now();
         let plan = ctx.sql(sql).await?.create_physical_plan().await?;
         let answer = collect(Arc::clone(&plan), ctx.task_ctx()).await?;
-        Ok((start.elapsed(), answer, plan))
+        Ok(Run { time: start.elapsed(), answer, plan })
     }
 }
 
@@ -245,9 +262,9 @@ fn gpu_metrics(plan: &dyn ExecutionPlan) -> Vec<(String, String)> {
     add_metrics(plan, &mut sums);
     sums.into_iter()
         .map(|(name, value)| {
-            let text = if name.ends_with("_bytes") || name.starts_with("bytes_") {
-                format!("{:.3} MB", value as f64 / 1e6)
-            } else if name.ends_with("_time") || name.ends_with("_ns") {
+            let text = if name.starts_with("bytes_") {
+                bytes(value)
+            } else if name.ends_with("_time") {
                 milliseconds(Duration::from_nanos(value as u64))
             } else {
                 value.to_string()
@@ -315,6 +332,14 @@ fn rows(batches: &[RecordBatch]) -> Result<Vec<Vec<(String, ScalarValue)>>> {
         }
     }
     Ok(rows)
+}
+
+fn bytes(count: usize) -> String {
+    match count {
+        0..10_000 => format!("{count} B"),
+        10_000..10_000_000 => format!("{:.1} kB", count as f64 / 1e3),
+        _ => format!("{:.1} MB", count as f64 / 1e6),
+    }
 }
 
 fn milliseconds(time: Duration) -> String {
