@@ -13,7 +13,7 @@ use super::tag::{Tagged, Verdict};
 ///
 /// With placement 'auto' an island starts at a node that reads all of its input (an aggregate); the filters and
 /// projections below it belong to it. It stays on the CPU when its input is small. With 'force' every supported node
-/// is kept, but for projections that only rename and have no GPU neighbour.
+/// is kept. Either way projections that only rename are kept between GPU nodes, and left alone at an island's border.
 pub(crate) fn review(tagged: &mut Tagged, options: &GpuOptions) {
     cover(tagged);
     let mut islands = vec![];
@@ -21,8 +21,9 @@ pub(crate) fn review(tagged: &mut Tagged, options: &GpuOptions) {
         find_islands(tagged, 0, None, options.placement == Placement::Auto, &mut islands);
     }
     for island in islands {
-        if let Some(reason) = judge(tagged, &island, options) {
-            give_up(tagged, &island, &reason);
+        match judge(tagged, &island, options) {
+            Some(reason) => give_up(tagged, &island, &reason),
+            None => trim(tagged, &island),
         }
     }
 }
@@ -48,8 +49,12 @@ fn find_islands(
 ) {
     let (next, below) = match &tagged.nodes[id].verdict {
         Verdict::Gpu(proposal) => {
-            if auto && island.is_none() && !proposal.breaker {
-                let reason = if proposal.works { Reason::LoneRowLocal } else { Reason::NothingToCompute };
+            let against = match proposal {
+                _ if island.is_some() || proposal.breaker => None,
+                _ if !proposal.works => Some(Reason::NothingToCompute),
+                _ => auto.then_some(Reason::LoneRowLocal),
+            };
+            if let Some(reason) = against {
                 tagged.nodes[id].verdict = Verdict::Cpu(vec![reason]);
                 (None, tagged.nodes[id].children.clone())
             } else {
@@ -70,11 +75,9 @@ fn find_islands(
 }
 
 /// The reason to give an island up, if there is one.
-fn judge(tagged: &Tagged, island: &Island, options: &GpuOptions) -> Option<Reason> {
+fn judge(tagged: &Tagged, island: &[usize], options: &GpuOptions) -> Option<Reason> {
     if options.placement == Placement::Force {
-        let works =
-            |id: &usize| matches!(&tagged.nodes[*id].verdict, Verdict::Gpu(proposal) if proposal.works);
-        return (!island.iter().any(works)).then_some(Reason::NothingToCompute);
+        return None;
     }
     let mut rows = 0u64;
     let statistics = StatisticsContext::new();
@@ -89,7 +92,7 @@ fn judge(tagged: &Tagged, island: &Island, options: &GpuOptions) -> Option<Reaso
 }
 
 /// The nodes on the host side of an island's border.
-fn border(tagged: &Tagged, island: &Island) -> Vec<usize> {
+fn border(tagged: &Tagged, island: &[usize]) -> Vec<usize> {
     let mut border = vec![];
     for id in island {
         let mut open = tagged.inputs(*id).to_vec();
@@ -102,6 +105,18 @@ fn border(tagged: &Tagged, island: &Island) -> Vec<usize> {
         }
     }
     border
+}
+
+/// Leaves projections that only rename on the CPU where their input is there too.
+fn trim(tagged: &mut Tagged, island: &[usize]) {
+    // From the bottom up, so that a chain of them goes.
+    for id in island.iter().rev() {
+        let idle = matches!(&tagged.nodes[*id].verdict, Verdict::Gpu(proposal) if !proposal.works);
+        let inputs = tagged.inputs(*id).len();
+        if idle && border(tagged, &[*id]).len() == inputs {
+            tagged.nodes[*id].verdict = Verdict::Cpu(vec![Reason::NothingToCompute]);
+        }
+    }
 }
 
 /// Rows that `plan` is expected to give, from its statistics: the row count, or else bytes over the width of a row.
@@ -120,7 +135,7 @@ fn estimated_rows(plan: &dyn ExecutionPlan, context: &StatisticsContext) -> Opti
 }
 
 /// Leaves every node of an island on the CPU.
-fn give_up(tagged: &mut Tagged, island: &Island, reason: &Reason) {
+fn give_up(tagged: &mut Tagged, island: &[usize], reason: &Reason) {
     for id in island {
         let covered = tagged.covered(*id);
         for node in std::iter::once(*id).chain(covered) {

@@ -312,6 +312,12 @@ async fn projections_inside_an_island_convert_and_lone_renames_do_not() {
 
     let rename = report(&ctx, "SELECT a AS z FROM t LIMIT 3", &force()).await;
     assert!(!rename.uses_gpu(), "{rename}");
+    let above = report(&ctx, "SELECT count(*) FROM t WHERE b < 50", &force()).await;
+    assert_eq!(above.codes("ProjectionExec"), ["NothingToCompute"], "{above}");
+    assert!(above.uses_gpu());
+    let sql = "SELECT count(*), min(a) FROM (SELECT a, b FROM t WHERE b > 3 LIMIT 40 OFFSET 7)";
+    let below = report(&ctx, sql, &force()).await;
+    assert_eq!(below.codes("ProjectionExec"), ["NothingToCompute", "NothingToCompute"], "{below}");
     let computed = report(&ctx, "SELECT a * 2 AS z, s FROM t", &force()).await;
     assert!(computed.nodes.iter().any(|n| n.gpu_name.as_deref() == Some("GpuProjectionExec")), "{computed}");
 }
@@ -325,6 +331,11 @@ async fn scalar_subqueries_become_parameters() {
     let shown = text(&outcome.plan);
     assert_eq!(shown.matches("GpuAggregateExec").count(), 2, "{shown}");
     assert!(shown.contains("scalar_subquery(<pending>)"), "{shown}");
+    // What is computed from a subquery must not be able to raise, or rows would have to be seen first.
+    let raising = "SELECT sum(a) FROM t WHERE a > (SELECT min(b) FROM t WHERE a > 5) / 2";
+    assert_eq!(report(&ctx, raising, &force()).await.codes("FilterExec"), ["UnsupportedExpression"]);
+    let widened = "SELECT sum(a) FROM t WHERE d > (SELECT avg(d) FROM t WHERE a > 5)";
+    assert_eq!(report(&ctx, widened, &force()).await.codes("FilterExec"), Vec::<&str>::new());
 }
 
 #[tokio::test]

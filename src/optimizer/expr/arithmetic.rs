@@ -1,5 +1,6 @@
 //! `+ - *` and unary minus over integers and decimals.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use datafusion::logical_expr::Operator;
@@ -49,6 +50,11 @@ impl Lowering {
 
     pub(super) fn negative(&mut self, expr: &Arc<dyn PhysicalExpr>, negative: &NegativeExpr) -> Lowered {
         let arg = self.lower(negative.arg())?;
+        let mut columns = BTreeSet::new();
+        arg.collect_columns(&mut columns);
+        if columns.is_empty() {
+            return Err(self.unsupported(expr, "unary minus of a constant raises on overflow"));
+        }
         match arg.value_type() {
             ty if is_float(ty) => Err(self.decline(Reason::FloatArithmetic { expression: shorten(expr) })),
             ValueType::Decimal { .. } => Ok(Arc::new(Expr::Negate(arg))),
@@ -59,7 +65,7 @@ impl Lowering {
 }
 
 /// True when the expression raises on overflow instead of wrapping. There is no accessor; equality compares the flag.
-fn is_checked(binary: &BinaryExpr) -> bool {
+pub(super) fn is_checked(binary: &BinaryExpr) -> bool {
     let wrapping = BinaryExpr::new(Arc::clone(binary.left()), *binary.op(), Arc::clone(binary.right()));
     wrapping != *binary
 }

@@ -147,7 +147,7 @@ impl Lowering {
     }
 
     fn dispatch(&mut self, expr: &Arc<dyn PhysicalExpr>) -> Lowered {
-        if constant::is_constant(expr) {
+        if constant::is_constant(expr, &self.schema) {
             return self.parameter(expr);
         }
         if let Some(column) = expr.downcast_ref::<Column>() {
@@ -230,12 +230,12 @@ impl Lowering {
     /// not looked at: its type says nothing new.
     fn sides(&mut self, binary: &BinaryExpr) -> Result<(Arc<Expr>, Arc<Expr>), Declined> {
         let (left, right) = (binary.left(), binary.right());
-        if constant::is_constant(left) {
+        if constant::is_constant(left, &self.schema) {
             let right = self.lower(right)?;
             return Ok((self.lower(left)?, right));
         }
         let left = self.lower(left);
-        if left.is_err() && constant::is_constant(right) {
+        if left.is_err() && constant::is_constant(right, &self.schema) {
             return Err(Declined);
         }
         let right = self.lower(right);

@@ -3,7 +3,6 @@
 use arrow::array::{ArrayRef, Float32Array, RecordBatch};
 use arrow::datatypes::{Field, Schema};
 use datafusion::common::{DFSchema, ScalarValue};
-use datafusion::logical_expr::{ColumnarValue, Volatility, create_udf};
 use datafusion::physical_expr::expressions::{col, in_list, lit};
 use datafusion::prelude::SessionContext;
 
@@ -228,29 +227,39 @@ fn equal_subexpressions_share_their_parameters_and_literals_do_not() {
     assert_eq!(params.sources.len(), 4);
 }
 
+/// A literal behind an operator that the simplifier does not see.
+fn constant(op: Operator, value: impl Into<ScalarValue>) -> Arc<dyn PhysicalExpr> {
+    let value: ScalarValue = value.into();
+    Arc::new(BinaryExpr::new(lit(value.clone()), op, lit(value)))
+}
+
 #[test]
-fn constants_are_evaluated_by_datafusion_and_volatile_ones_are_not_constants() {
-    let identity = |volatility| {
-        let fun = create_udf(
-            "f",
-            vec![DataType::Int64],
-            DataType::Int64,
-            volatility,
-            Arc::new(|args: &[ColumnarValue]| Ok(args[0].clone())),
-        );
-        let call = ScalarFunctionExpr::new(
-            "f",
-            Arc::new(fun),
-            vec![lit(4i64)],
-            Arc::new(Field::new("f", DataType::Int64, true)),
-            Arc::default(),
-        );
-        lower_expr(&(Arc::new(call) as Arc<dyn PhysicalExpr>))
-    };
-    let (expr, params) = identity(Volatility::Stable).unwrap();
+fn constants_that_cannot_raise_are_evaluated_by_datafusion() {
+    let (expr, params) = lower_expr(&constant(Operator::Plus, i64::MAX)).unwrap();
     assert_eq!(*expr, Expr::Param { slot: 0, ty: ValueType::Int64 });
-    assert_eq!(params.resolve().unwrap(), vec![(ValueType::Int64, Some(4))]);
-    assert_eq!(identity(Volatility::Volatile).unwrap_err()[0].code(), "UnsupportedExpression");
+    assert_eq!(params.resolve().unwrap(), vec![(ValueType::Int64, Some(-2))]);
+    let (_, params) = lower_expr(&constant(Operator::Divide, 0.5f64)).unwrap();
+    assert_eq!(params.resolve().unwrap(), vec![(ValueType::Float64, Some(i128::from(1f64.to_bits())))]);
+    let cast = CastExpr::new(constant(Operator::Multiply, 0.5f64), DataType::Float64, None);
+    assert_eq!(lower_expr(&(Arc::new(cast) as Arc<dyn PhysicalExpr>)).unwrap().1.sources.len(), 1);
+}
+
+/// DataFusion would not compute them at all behind `false AND`, so computing them up front could raise wrongly.
+#[test]
+fn constants_that_can_raise_are_not_computed_up_front() {
+    let division = lower_expr(&constant(Operator::Divide, 0i64)).unwrap_err();
+    assert_eq!(division[0].code(), "UnsupportedExpression");
+    let minus: Arc<dyn PhysicalExpr> = Arc::new(NegativeExpr::new(lit(i64::MIN)));
+    assert_eq!(lower_expr(&minus).unwrap_err()[0].code(), "UnsupportedExpression");
+    // Decimals overflow on the device, as a fault of the rows that need the value.
+    let decimal = ScalarValue::Decimal128(Some(i128::MAX), 38, 0);
+    let (expr, params) = lower_expr(&constant(Operator::Plus, decimal)).unwrap();
+    assert!(matches!(expr.as_ref(), Expr::Arith { op: ArithOp::Add, .. }), "{expr:?}");
+    assert!(params.resolve().is_ok());
+}
+
+#[test]
+fn volatile_functions_are_not_constants() {
     assert_eq!(declined("random() < 0.5"), ["UnsupportedExpression"]);
 }
 
