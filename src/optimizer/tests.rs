@@ -15,7 +15,7 @@ use datafusion::prelude::{ParquetReadOptions, SessionConfig, SessionContext};
 use tempfile::TempDir;
 
 use super::*;
-use crate::config::{ByteSize, Exchanges};
+use crate::config::Exchanges;
 use crate::error::GpuError;
 use crate::physical_plan::GpuExec;
 
@@ -63,15 +63,11 @@ async fn parquet_session(partitions: usize) -> (SessionContext, TempDir) {
 
 /// Options with a row threshold that table `t` reaches.
 fn auto() -> GpuOptions {
-    let mut options = GpuOptions::default();
-    options.min_rows = 4 * ROWS as usize;
-    options
+    GpuOptions { min_rows: 4_000, ..GpuOptions::default() }
 }
 
 fn force() -> GpuOptions {
-    let mut options = GpuOptions::default();
-    options.placement = Placement::Force;
-    options
+    GpuOptions { placement: Placement::Force, ..GpuOptions::default() }
 }
 
 async fn place(ctx: &SessionContext, sql: &str, options: &GpuOptions) -> (Arc<dyn ExecutionPlan>, Outcome) {
@@ -88,11 +84,16 @@ async fn report(ctx: &SessionContext, sql: &str, options: &GpuOptions) -> Placem
 fn chain(plan: &Arc<dyn ExecutionPlan>) -> Vec<String> {
     let mut names = vec![plan.name().to_string()];
     let mut node = Arc::clone(plan);
-    while let Some(child) = node.children().first().map(|child| Arc::clone(child)) {
+    while let Some(child) = plan_child(&node) {
         names.push(child.name().to_string());
         node = child;
     }
     names
+}
+
+fn plan_child(plan: &Arc<dyn ExecutionPlan>) -> Option<Arc<dyn ExecutionPlan>> {
+    let children = plan.children();
+    children.first().copied().cloned()
 }
 
 fn text(plan: &Arc<dyn ExecutionPlan>) -> String {
@@ -271,13 +272,12 @@ async fn aggregates_convert() {
         "avg(a), avg(b), avg(d)",
         "avg(a + b)",
         "sum(d * d)",
-        "min(arrow_cast(a, 'Int8')), 1",
-        "min(arrow_cast('1994-01-01', 'Date32'))",
+        "min(date '1994-01-01'), max(7)",
     ] {
         let sql = format!("SELECT {call} FROM t WHERE b < 50");
         let report = report(&ctx, &sql, &force()).await;
         let gpu = report.nodes.iter().any(|n| n.gpu_name.as_deref() == Some("GpuAggregateExec"));
-        assert!(gpu || call.contains("arrow_cast(a"), "{call}: {report}");
+        assert!(gpu, "{call}: {report}");
     }
 }
 
@@ -497,5 +497,4 @@ async fn explain_shows_gpu_nodes() {
     let batches = datafusion::physical_plan::collect(plan, ctx.task_ctx()).await.unwrap();
     let table = pretty_format_batches(&batches).unwrap().to_string();
     assert!(table.contains("sum(t.a)"), "{table}");
-    assert_eq!(ByteSize(1 << 20).to_string(), "1MiB");
 }

@@ -119,7 +119,8 @@ impl Lowering {
     /// Lowers any expression of a type that can live on the device.
     pub(crate) fn lower(&mut self, expr: &Arc<dyn PhysicalExpr>) -> Lowered {
         // Hashing, below, recurses: bound the depth first.
-        if self.depth == 0 && !fits(expr, MAX_RAW_DEPTH, &mut MAX_NODES.clone()) {
+        let mut nodes = MAX_NODES;
+        if self.depth == 0 && !fits(expr, MAX_RAW_DEPTH, &mut nodes) {
             return Err(self.decline(Reason::ExpressionTooLarge {
                 expression: "an expression".to_string(),
                 limit: format!("{MAX_NODES} nodes or {MAX_RAW_DEPTH} levels"),
