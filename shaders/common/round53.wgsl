@@ -1,19 +1,24 @@
-// An unsigned integer rounded to 53 significant bits, ties to even, as a conversion to a double does; up to 2^64.
-fn round53(magnitude: u64) -> vec2<u64> {
+// What a conversion to a double adds to an integer of this magnitude: it rounds to 53 significant bits, ties to even,
+// so the result differs by at most half a unit in the last place, 2^10.
+fn round53_delta(magnitude: u64) -> i32 {
     let zeros = countLeadingZeros(u32(magnitude >> 32u));
     let shift = select(0u, 11u - zeros, zeros < 11u);
-    let kept = magnitude >> shift;
-    let rest = magnitude - (kept << shift);
-    let half = (1lu << shift) >> 1u;
-    let up = (shift != 0u) & ((rest > half) | ((rest == half) & ((kept & 1lu) != 0lu)));
-    let rounded = kept + select(0lu, 1lu, up);
-    let carry = (shift == 11u) & (rounded == 0x20000000000000lu);
-    return vec2<u64>(rounded << shift, select(0lu, 1lu, carry));
+    let low = u32(magnitude & 0xfffffffflu);
+    let unit = 1u << shift;
+    let rest = low & (unit - 1u);
+    let half = unit >> 1u;
+    let odd = ((low >> shift) & 1u) != 0u;
+    let up = (rest > half) | ((rest == half) & odd & (half != 0u));
+    return select(0i, bitcast<i32>(unit), up) - bitcast<i32>(rest);
+}
+
+fn round53(x: u64) -> vec2<u64> {
+    return w_add(vec2<u64>(x, 0lu), w_from(i64(round53_delta(x))));
 }
 
 fn round53_signed(x: i64) -> vec2<u64> {
     let negative = x < 0li;
     let bits = bitcast<u64>(x);
-    let r = round53(select(bits, ~bits + 1lu, negative));
-    return select(r, w_neg(r), negative);
+    let delta = round53_delta(select(bits, ~bits + 1lu, negative));
+    return w_add(w_from(x), w_from(i64(select(delta, -delta, negative))));
 }

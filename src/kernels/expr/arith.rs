@@ -101,7 +101,7 @@ impl Emitter<'_> {
     }
 
     pub(super) fn negate(&mut self, e: &Node) -> GpuResult<Node> {
-        check_negate(e.ty).map_err(GpuError::Internal)?;
+        check_negate(e.ty, e.constant).map_err(GpuError::Internal)?;
         let mut node = e.clone();
         let text = match e.ty {
             ValueType::Float32 => format!("{} ^ 0x80000000u", e.value),
@@ -115,8 +115,8 @@ impl Emitter<'_> {
             }
             ValueType::Decimal { .. } => format!("-{}", e.value),
             ty => {
-                if e.constant && is_signed(ty) {
-                    // DataFusion negates scalars checked, arrays wrapping.
+                // DataFusion negates arrays wrapping, but scalars checked.
+                if e.constant {
                     self.fault(&mut node, &format!("{} == {}", e.value, minimum(ty)));
                 }
                 node.bits = type_bits(ty);
@@ -283,9 +283,10 @@ pub(super) fn check_arith(op: ArithOp, l: ValueType, r: ValueType, ty: ValueType
     }
 }
 
-/// Whether a value of the type can be negated; otherwise why not.
-pub(super) fn check_negate(ty: ValueType) -> Result<(), String> {
+/// Whether a value of the type can be negated; otherwise why not. DataFusion negates no unsigned scalars.
+pub(super) fn check_negate(ty: ValueType, constant: bool) -> Result<(), String> {
     match ty {
+        ty if constant && is_unsigned(ty) => Err(format!("negation of a constant {ty:?}")),
         ValueType::Boolean | ValueType::Date32 => Err(format!("negation of {ty:?}")),
         _ => Ok(()),
     }

@@ -416,7 +416,11 @@ pub fn check(expr: &Expr) -> Result<(), String> {
         Expr::Arith { op, left, right, ty } => {
             super::arith::check_arith(*op, left.value_type(), right.value_type(), *ty)
         }
-        Expr::Negate(operand) => super::arith::check_negate(operand.value_type()),
+        Expr::Negate(operand) => {
+            let mut columns = BTreeSet::new();
+            operand.collect_columns(&mut columns);
+            super::arith::check_negate(operand.value_type(), columns.is_empty())
+        }
         Expr::Cast { expr, to } => super::arith::check_cast(expr.value_type(), *to),
         _ => Ok(()),
     }

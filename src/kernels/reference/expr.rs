@@ -170,7 +170,7 @@ fn negate(value: i128, operand: &Expr) -> Result<i128, Fault> {
             let negated = wrap(ty, value.wrapping_neg());
             let mut columns = std::collections::BTreeSet::new();
             operand.collect_columns(&mut columns);
-            // DataFusion negates scalars checked, arrays wrapping.
+            // DataFusion negates arrays wrapping, but scalars checked.
             if columns.is_empty() && is_signed(ty) && negated == value && value != 0 {
                 return Err(Fault);
             }

@@ -4,6 +4,8 @@
 pub mod expr;
 pub mod reduce;
 pub mod select;
+#[cfg(test)]
+mod tests;
 
 pub use expr::{Fault, eval};
 pub use reduce::{reduce, update_from_array};
