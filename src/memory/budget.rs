@@ -205,6 +205,11 @@ impl MemoryScope {
         self.ledger.reserve(&self.consumer, bytes, self.limit)
     }
 
+    /// Bytes that could be reserved now.
+    pub fn available(&self) -> u64 {
+        self.limit.min(self.ledger.capacity).saturating_sub(self.ledger.reserved())
+    }
+
     /// The ledger.
     pub fn ledger(&self) -> &Arc<DeviceLedger> {
         &self.ledger
@@ -273,6 +278,7 @@ mod tests {
         );
         let error = MemoryScope::new(&ledger, "join", u64::MAX).reserve(401).unwrap_err().to_string();
         assert!(error.contains("600 of 1000 bytes"), "{error}");
+        assert_eq!(MemoryScope::new(&ledger, "join", 900).available(), 300);
         assert!(MemoryScope::new(&ledger, "join", 900).reserve(300).is_ok());
         assert!(MemoryScope::new(&ledger, "join", u64::MAX).reserve(u64::MAX).is_err());
     }

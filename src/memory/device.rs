@@ -123,6 +123,7 @@ impl DeviceContext {
     }
 
     /// Creates a buffer; on out-of-memory once more after all free buffers were given up.
+    #[expect(clippy::disallowed_methods, reason = "the choke point of allocations")]
     fn create(&self, size: u64, kind: BufferKind) -> Result<wgpu::Buffer, String> {
         let attempt = || {
             let scopes = ErrorScopes::push(&self.core.device);
@@ -153,6 +154,7 @@ impl DeviceContext {
     }
 
     /// `submit`; without `notify` the poll thread is left asleep until a mapping is announced.
+    #[expect(clippy::disallowed_methods, reason = "the choke point of submissions")]
     fn submit_for(&self, encoder: wgpu::CommandEncoder, notify: bool) -> GpuResult<Submission> {
         let fault = |message| GpuError::KernelFault { kernel: "a submission".to_string(), message };
         self.pass(Choke::Submit, || fault("injected fault".to_string()))?;
@@ -180,11 +182,11 @@ impl DeviceContext {
         Ok(parts.pop().unwrap_or_default())
     }
 
-    /// `submit`, and the byte ranges (offset, length) of each read-back buffer after it: one wait.
+    /// `submit`, and the byte ranges of each read-back buffer after it: one wait.
     pub(crate) async fn submit_and_read(
         self: &Arc<Self>,
         encoder: wgpu::CommandEncoder,
-        reads: Vec<(Arc<DeviceBuffer>, Vec<(u64, u64)>)>,
+        reads: Vec<Read>,
     ) -> GpuResult<Vec<Vec<u8>>> {
         self.submit_for(encoder, false)?;
         let mut pending = Vec::with_capacity(reads.len());
@@ -303,6 +305,9 @@ impl DeviceContext {
 fn injected_rejection(source: &ShaderSource) -> GpuError {
     GpuError::ShaderRejected { kernel: source.name.clone(), message: "injected fault".to_string() }
 }
+
+/// A read-back buffer, and the ranges (offset, length) that are wanted of it.
+pub(crate) type Read = (Arc<DeviceBuffer>, Vec<(u64, u64)>);
 
 /// Submitted work. Dropping it is fine.
 #[derive(Debug)]

@@ -96,6 +96,7 @@ impl ContextCore {
 
     /// Whether the device still answers. Someone's `destroy` is reported only after the work in flight, and until
     /// then wgpu keeps all errors to itself: also that of a buffer without any usage.
+    #[expect(clippy::disallowed_methods, reason = "creates nothing: the buffer is refused")]
     fn answers(&self) -> bool {
         let scopes = ErrorScopes::push(&self.device);
         let usage = wgpu::BufferUsages::empty();

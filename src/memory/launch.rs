@@ -29,6 +29,7 @@ pub struct LaunchScope {
 impl LaunchScope {
     /// A `Storage` buffer, bindable as storage or uniform, that holds `bytes` (zero-padded to 16) before any later
     /// submission runs. For parameter blocks up to 64 KiB; columns go through `upload`.
+    #[expect(clippy::disallowed_methods, reason = "a few KiB; a loss by want of them would come anyway")]
     pub fn params(&self, bytes: &[u8]) -> GpuResult<Arc<DeviceBuffer>> {
         if bytes.len() > MAX_PARAMS {
             let need = bytes.len() as u64;

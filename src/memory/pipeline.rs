@@ -48,8 +48,11 @@ pub struct Pipeline {
 /// compiled once.
 #[derive(Debug, Default)]
 pub(crate) struct PipelineCache {
-    slots: Mutex<HashMap<(String, Vec<BindingKind>), Arc<Slot>>>,
+    slots: Mutex<HashMap<Key, Arc<Slot>>>,
 }
+
+/// Shader text and bindings.
+type Key = (String, Vec<BindingKind>);
 
 #[derive(Debug, Default)]
 struct Slot {

@@ -162,7 +162,7 @@ impl Progress {
     }
 
     /// Ends the submissions up to `sequence`, the last of them with `result`.
-    fn complete(&self, sequence: u64, result: GpuResult<()>) {
+    fn complete(&self, sequence: u64, result: &GpuResult<()>) {
         let mut ended = Vec::new();
         {
             let mut state = self.state.lock();
@@ -251,6 +251,7 @@ pub(crate) fn poll_now(device: &wgpu::Device, progress: &Progress) {
 }
 
 /// Polls; a device error, which wgpu turns into a panic, becomes a loss.
+#[expect(clippy::disallowed_methods, reason = "the one place that polls; only the poll thread passes a wait")]
 fn poll(device: &wgpu::Device, poll_type: wgpu::PollType, progress: &Progress) -> Option<wgpu::PollError> {
     match catch_unwind(AssertUnwindSafe(|| device.poll(poll_type))) {
         Ok(result) => result.err(),
@@ -292,7 +293,7 @@ fn run(device: &wgpu::Device, progress: &Progress) {
                     wgpu::PollType::Wait { submission_index: Some(index), timeout: Some(POLL_TIMEOUT) };
                 match poll(device, wait, progress) {
                     None if progress.is_lost() => {}
-                    None => progress.complete(sequence, Ok(())),
+                    None => progress.complete(sequence, &Ok(())),
                     Some(wgpu::PollError::Timeout) => {}
                     Some(error) => refuse(device, progress, sequence, &error.to_string()),
                 }
@@ -314,6 +315,6 @@ fn refuse(device: &wgpu::Device, progress: &Progress, sequence: u64, message: &s
     poll_now(device, progress);
     if !progress.is_lost() {
         let kernel = "a submission".to_string();
-        progress.complete(sequence, Err(GpuError::KernelFault { kernel, message: message.to_string() }));
+        progress.complete(sequence, &Err(GpuError::KernelFault { kernel, message: message.to_string() }));
     }
 }

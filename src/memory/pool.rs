@@ -106,7 +106,7 @@ impl Drop for DeviceBuffer {
     fn drop(&mut self) {
         let mapped = self.mapped.load(Ordering::Acquire);
         match self.kind {
-            BufferKind::Staging if !mapped => self.pool.retire(self.raw.clone()),
+            BufferKind::Staging if !mapped => self.pool.retire(&self.raw),
             // A reader went away before the mapping ended: wgpu aborts it with the buffer.
             BufferKind::ReadBack if mapped => {}
             kind => self.pool.put(kind, self.raw.clone()),
@@ -172,7 +172,7 @@ impl BufferPool {
     }
 
     /// Takes an unmapped staging buffer back: free once its copies are done and it is mapped again.
-    fn retire(self: &Arc<Self>, buffer: wgpu::Buffer) {
+    fn retire(self: &Arc<Self>, buffer: &wgpu::Buffer) {
         let Ok((ticket, _)) = self.progress.announce_map(false) else { return };
         let (id, size) = {
             let mut state = self.state.lock();
@@ -275,7 +275,7 @@ mod tests {
         for bytes in [1000u64, 4097, 65_537, 8_000_000, (1 << 30) + 1] {
             let class = size_class(bytes);
             assert!(
-                class >= bytes && class as f64 <= bytes as f64 * 1.26 && class % 16 == 0,
+                class >= bytes && class as f64 <= bytes as f64 * 1.26 && class.is_multiple_of(16),
                 "{bytes} -> {class}"
             );
             assert_eq!(size_class(class), class);

@@ -33,6 +33,12 @@ fn copy_slice(source: &[u8]) -> Vec<u8> {
         return source.to_vec();
     }
     let mut target = vec![0; source.len()];
+    copy_shares(&mut target, source, threads);
+    target
+}
+
+/// Copies with `threads` threads, the calling one among them, each taking the next share.
+fn copy_shares(target: &mut [u8], source: &[u8], threads: usize) {
     let shares = Mutex::new(target.chunks_mut(COPY_SHARE).zip(source.chunks(COPY_SHARE)));
     let copy = || {
         while let Some((target, source)) = { shares.lock().next() } {
@@ -46,6 +52,21 @@ fn copy_slice(source: &[u8]) -> Vec<u8> {
         }
         copy();
     });
-    drop(shares);
-    target
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn several_threads_copy_every_byte() {
+        for length in [0, 1, COPY_SHARE - 1, 3 * COPY_SHARE + 5] {
+            let source: Vec<u8> = (0..length).map(|i| (i % 251) as u8).collect();
+            for threads in [1, 2, 5] {
+                let mut target = vec![0; length];
+                copy_shares(&mut target, &source, threads);
+                assert!(target == source, "{length} bytes, {threads} threads");
+            }
+        }
+    }
 }

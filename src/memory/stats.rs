@@ -28,16 +28,24 @@ pub struct LaunchStats {
 
 /// Values of [`LaunchStats`] at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[allow(missing_docs)] // the fields are those of LaunchStats
 pub struct LaunchSnapshot {
+    /// See [`LaunchStats::uploaded_bytes`].
     pub uploaded_bytes: u64,
+    /// See [`LaunchStats::upload_ns`].
     pub upload_ns: u64,
+    /// See [`LaunchStats::downloaded_bytes`].
     pub downloaded_bytes: u64,
+    /// See [`LaunchStats::readback_ns`].
     pub readback_ns: u64,
+    /// See [`LaunchStats::kernel_ns`].
     pub kernel_ns: u64,
+    /// See [`LaunchStats::dispatches`].
     pub dispatches: u64,
+    /// See [`LaunchStats::waits`].
     pub waits: u64,
+    /// See [`LaunchStats::pipelines_compiled`].
     pub pipelines_compiled: u64,
+    /// See [`LaunchStats::compile_ns`].
     pub compile_ns: u64,
 }
 

@@ -220,7 +220,7 @@ async fn fill_all(
         Ok(runtime) if bytes > INLINE_BYTES => runtime,
         _ => return chunks.iter().try_for_each(|chunk| fill(scope, targets, chunk)),
     };
-    let fillers = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_FILLERS);
+    let fillers = fillers(scope, &chunks);
     let mut running = FuturesUnordered::new();
     let mut outcome = Ok(());
     for chunk in chunks {
@@ -238,6 +238,14 @@ async fn fill_all(
         outcome = outcome.and(joined(Some(result)));
     }
     outcome
+}
+
+/// Tasks that fill at the same time: as many as there are cores, and as the budget has room for staging buffers.
+fn fillers(scope: &LaunchScope, chunks: &[Chunk]) -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_FILLERS);
+    let largest = chunks.iter().map(|chunk| size_class(chunk.bytes)).max().unwrap_or(1);
+    let room = usize::try_from(scope.memory.available() / largest).unwrap_or(usize::MAX);
+    cores.min(room).max(1)
 }
 
 fn joined(result: Option<Result<GpuResult<()>, tokio::task::JoinError>>) -> GpuResult<()> {

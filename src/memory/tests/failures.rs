@@ -1,5 +1,9 @@
 //! Injected faults, cancelled work, lost devices, wrong shaders and commands.
 
+use std::slice;
+
+use tokio::task::JoinSet;
+
 use super::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -10,13 +14,13 @@ async fn injected_faults_are_typed_and_leave_nothing_behind() {
     let wanted = all_columns(&source);
     for n in [1, 3, 20, 31, 32] {
         device.faults().fail(Choke::Allocate, n);
-        let error = upload(&scope, &[source.clone()], &wanted).await.unwrap_err();
+        let error = upload(&scope, slice::from_ref(&source), &wanted).await.unwrap_err();
         assert!(matches!(error, GpuError::AllocationRefused { .. }), "{n} {error}");
         assert_eq!(device.ledger().reserved(), 0, "{n}");
     }
     for n in [1, 4] {
         device.faults().fail(Choke::Submit, n);
-        let error = upload(&scope, &[source.clone()], &wanted).await.unwrap_err();
+        let error = upload(&scope, slice::from_ref(&source), &wanted).await.unwrap_err();
         assert!(matches!(error, GpuError::KernelFault { .. }), "{error}");
         assert_eq!(device.ledger().reserved(), 0);
     }
@@ -87,13 +91,11 @@ async fn wrong_commands_are_errors_of_the_submission() {
     let scope = scope(&device);
     let a = scope.context.allocate(&scope.memory, 256, BufferKind::Storage).unwrap();
     let b = scope.context.allocate(&scope.memory, 256, BufferKind::Storage).unwrap();
-    let mut encoder =
-        scope.context.device().create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+    let mut encoder = new_encoder(&scope);
     encoder.copy_buffer_to_buffer(a.raw(), 0, b.raw(), 128, 256);
     let error = scope.context.submit(encoder).unwrap_err();
     assert!(matches!(error, GpuError::KernelFault { .. }), "{error}");
-    let mut encoder =
-        scope.context.device().create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+    let mut encoder = new_encoder(&scope);
     encoder.copy_buffer_to_buffer(a.raw(), 0, b.raw(), 0, 256);
     scope.context.submit(encoder).unwrap().wait().await.unwrap();
 }
@@ -105,24 +107,22 @@ async fn a_lost_device_fails_its_waiters_and_is_replaced() {
         let old = scope(&device);
         assert_eq!(old.context.generation(), 1);
         let source = batch(columns(100_000, 2));
-        let column = upload(&old, &[source.clone()], &[4]).await.unwrap().remove(0);
+        let column = upload(&old, slice::from_ref(&source), &[4]).await.unwrap().remove(0);
         let submission = {
-            let encoder =
-                old.context.device().create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+            let encoder = new_encoder(&old);
             old.context.submit(encoder).unwrap()
         };
-        let waiters: Vec<_> = (0..4)
-            .map(|_| {
-                let (scope, column) = (old.clone(), column.clone());
-                tokio::spawn(async move {
-                    loop {
-                        if let Err(error) = read(&scope, &[(&column.values, 800_000)]).await {
-                            return error;
-                        }
+        let mut waiters = JoinSet::new();
+        for _ in 0..4 {
+            let (scope, column) = (old.clone(), column.clone());
+            waiters.spawn(async move {
+                loop {
+                    if let Err(error) = read(&scope, &[(&column.values, 800_000)]).await {
+                        return error;
                     }
-                })
-            })
-            .collect();
+                }
+            });
+        }
         tokio::time::sleep(Duration::from_millis(20)).await;
         // Once by the hook, once by wgpu alone, as an application or a driver might.
         if round == 0 {
@@ -130,14 +130,14 @@ async fn a_lost_device_fails_its_waiters_and_is_replaced() {
         } else {
             old.context.device().destroy();
         }
-        for waiter in waiters {
-            let error =
-                tokio::time::timeout(Duration::from_secs(10), waiter).await.expect("no hang").unwrap();
+        let errors =
+            tokio::time::timeout(Duration::from_secs(10), waiters.join_all()).await.expect("no hang");
+        for error in errors {
             assert!(matches!(error, GpuError::DeviceLost(_)), "{error}");
         }
         let _ = tokio::time::timeout(Duration::from_secs(10), submission.wait()).await.expect("no hang");
         assert!(old.context.is_lost());
-        let error = upload(&old, &[source.clone()], &[4]).await.unwrap_err();
+        let error = upload(&old, slice::from_ref(&source), &[4]).await.unwrap_err();
         assert!(matches!(error, GpuError::DeviceLost(_)), "{error}");
         let error = old.context.compile(shader(DOUBLE), &old.stats).await.unwrap_err();
         assert!(matches!(error, GpuError::DeviceLost(_)), "{error}");

@@ -1,7 +1,6 @@
 //! Tests on a device. They fail where there is none.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use arrow::array::{
@@ -35,7 +34,7 @@ fn columns(rows: usize, null_every: usize) -> Vec<ArrayRef> {
         Arc::new(array.with_precision_and_scale(precision, scale).unwrap()) as ArrayRef
     };
     vec![
-        array!(BooleanArray, |w: u64| w % 3 == 0),
+        array!(BooleanArray, |w: u64| w.is_multiple_of(3)),
         array!(Int8Array, |w: u64| w as i8),
         array!(Int16Array, |w: u64| w as i16),
         array!(Int32Array, |w: u64| w as i32),
@@ -67,8 +66,12 @@ fn bit(bytes: &[u8], index: usize) -> bool {
     bytes[index / 8] >> (index % 8) & 1 == 1
 }
 
+fn new_encoder(scope: &LaunchScope) -> wgpu::CommandEncoder {
+    scope.context.device().create_command_encoder(&wgpu::CommandEncoderDescriptor::default())
+}
+
 async fn read(scope: &LaunchScope, ranges: &[(&BufferSlice, u64)]) -> GpuResult<Vec<Vec<u8>>> {
-    let encoder = scope.context.device().create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+    let encoder = new_encoder(scope);
     download(scope, encoder, ranges).await
 }
 
@@ -169,8 +172,7 @@ async fn run_double(scope: &LaunchScope, column: &DeviceColumn, factor: u32) -> 
             wgpu::BindGroupEntry { binding: 2, resource: bind(output.buffer.raw()) },
         ],
     });
-    let mut encoder =
-        scope.context.device().create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+    let mut encoder = new_encoder(scope);
     let mut timer = scope.timer();
     {
         let mut pass = timer.pass(&mut encoder, "double");

@@ -1,5 +1,9 @@
 //! Columns to the device and back, buffers, limits, timers.
 
+use std::slice;
+
+use tokio::task::JoinSet;
+
 use super::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -8,7 +12,7 @@ async fn every_type_survives_the_round_trip() {
     let scope = scope(&device);
     for null_every in [0, 1, 2, 100] {
         let whole = batch(columns(3000, null_every));
-        round_trip(&scope, std::slice::from_ref(&whole)).await;
+        round_trip(&scope, slice::from_ref(&whole)).await;
         // Odd bit offsets, empty batches in between, one without nulls among others.
         let slices = vec![
             whole.slice(3, 997),
@@ -44,7 +48,7 @@ async fn columns_have_the_documented_shape() {
     let device = device();
     let scope = scope(&device);
     let source = batch(columns(1000, 0));
-    let uploaded = upload(&scope, &[source.clone()], &[12, 4, 0, 14]).await.unwrap();
+    let uploaded = upload(&scope, slice::from_ref(&source), &[12, 4, 0, 14]).await.unwrap();
     let shapes: Vec<_> =
         uploaded.iter().map(|column| (column.repr, column.values.len, column.magnitude.0)).collect();
     assert_eq!(shapes[0].0, ColumnRepr::DecimalNarrow);
@@ -69,7 +73,7 @@ async fn decimals_beyond_their_precision_are_named() {
     let array = values.with_precision_and_scale(6, 2).unwrap();
     let schema = Schema::new(vec![Field::new("price", array.data_type().clone(), true)]);
     let source = RecordBatch::try_new(Arc::new(schema), vec![Arc::new(array)]).unwrap();
-    let error = upload(&scope, &[source.clone()], &[0]).await.unwrap_err();
+    let error = upload(&scope, slice::from_ref(&source), &[0]).await.unwrap_err();
     assert_eq!(error.to_string(), "column price holds a value outside its declared type Decimal128(6, 2)");
     assert_eq!(device.ledger().reserved(), 0);
     let fine = upload(&scope, &[source.slice(0, 19_999)], &[0]).await.unwrap();
@@ -82,7 +86,7 @@ async fn wrong_requests_are_typed_errors() {
     let scope = scope(&device);
     let source = batch(columns(10, 0));
     assert!(matches!(upload(&scope, &[], &[0]).await, Err(GpuError::Internal(_))));
-    assert!(matches!(upload(&scope, &[source.clone()], &[99]).await, Err(GpuError::Internal(_))));
+    assert!(matches!(upload(&scope, slice::from_ref(&source), &[99]).await, Err(GpuError::Internal(_))));
     let other = batch(columns(10, 0).into_iter().rev().collect());
     assert!(matches!(upload(&scope, &[source.clone(), other], &[0]).await, Err(GpuError::Internal(_))));
 
@@ -106,7 +110,7 @@ async fn the_limit_names_need_use_and_holders() {
     let device = device();
     let scope = scope(&device);
     let source = batch(columns(4096, 0));
-    let held = upload(&scope, &[source.clone()], &[4]).await.unwrap();
+    let held = upload(&scope, slice::from_ref(&source), &[4]).await.unwrap();
     assert_eq!(device.ledger().holders(), vec![("test".to_string(), 32_768)]);
     let mut tight = scope.clone();
     tight.memory = MemoryScope::new(device.ledger(), "GpuFilterExec[0]", 65_536);
@@ -167,7 +171,7 @@ async fn a_kernel_runs_and_is_timed_and_cached() {
     let device = own_device();
     let scope = scope(&device);
     let source = batch(columns(10_000, 0));
-    let column = upload(&scope, &[source.clone()], &[7]).await.unwrap().remove(0);
+    let column = upload(&scope, slice::from_ref(&source), &[7]).await.unwrap().remove(0);
     for factor in [2, 3] {
         let result = run_double(&scope, &column, factor).await.unwrap();
         let values = source.column(7).as_primitive::<arrow::datatypes::UInt32Type>();
@@ -180,53 +184,58 @@ async fn a_kernel_runs_and_is_timed_and_cached() {
     assert!(snapshot.kernel_ns < snapshot.readback_ns);
 }
 
+/// A limit with room for the column and one staging buffer is enough.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fewer_tasks_fill_under_a_tight_limit() {
+    let device = device();
+    let mut scope = scope(&device);
+    let rows = 1 << 19;
+    scope.memory =
+        MemoryScope::new(device.ledger(), "tight", device_bytes(&DataType::Int64, rows, false) + (1 << 20));
+    let array: ArrayRef = Arc::new((0..rows as i64).collect::<Int64Array>());
+    let column = upload(&scope, &[batch(vec![Arc::clone(&array)])], &[0]).await.unwrap().remove(0);
+    scope.memory = MemoryScope::new(device.ledger(), "reader", u64::MAX);
+    check_column(&scope, &column, &[array]).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn concurrent_tasks_share_a_device() {
     let device = device();
-    let tasks = (0..6).map(|task| {
+    let mut tasks = JoinSet::new();
+    for task in 0..6 {
         let scope = scope(&device);
-        tokio::spawn(async move {
+        tasks.spawn(async move {
             for round in 0..3 {
                 let whole = batch(columns(20_000 + task * 1111 + round, task));
                 round_trip(&scope, &[whole.slice(task, 9_999), whole.slice(11, 8_000)]).await;
             }
-        })
-    });
-    for task in tasks.collect::<Vec<_>>() {
-        task.await.unwrap();
+        });
     }
+    tasks.join_all().await;
     settles(&device, 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_small_downloads_and_submissions_complete() {
     let device = device();
-    let done = Arc::new(AtomicU32::new(0));
-    let tasks: Vec<_> = (0..8u32)
-        .map(|task| {
-            let (scope, done) = (scope(&device), Arc::clone(&done));
-            tokio::spawn(async move {
-                for i in 0..25 {
-                    let words = [task, i, task ^ i, 7];
-                    let buffer = scope.params(bytemuck::cast_slice(&words)).unwrap();
-                    let slice = BufferSlice { buffer, offset: 0, len: 16 };
-                    let bytes = read(&scope, &[(&slice, 16), (&slice, 5)]).await.unwrap();
-                    assert_eq!(bytes[0], bytemuck::cast_slice::<u32, u8>(&words));
-                    assert_eq!(bytes[1], bytes[0][..5]);
-                    let encoder = scope
-                        .context
-                        .device()
-                        .create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
-                    scope.context.submit(encoder).unwrap().wait().await.unwrap();
-                    done.fetch_add(1, Ordering::Relaxed);
-                }
-            })
-        })
-        .collect();
-    for task in tasks {
-        tokio::time::timeout(Duration::from_secs(60), task).await.expect("no hang").unwrap();
+    let mut tasks = JoinSet::new();
+    for task in 0..8u32 {
+        let scope = scope(&device);
+        tasks.spawn(async move {
+            for i in 0..25 {
+                let words = [task, i, task ^ i, 7];
+                let buffer = scope.params(bytemuck::cast_slice(&words)).unwrap();
+                let slice = BufferSlice { buffer, offset: 0, len: 16 };
+                let bytes = read(&scope, &[(&slice, 16), (&slice, 5)]).await.unwrap();
+                assert_eq!(bytes[0], bytemuck::cast_slice::<u32, u8>(&words));
+                assert_eq!(bytes[1], bytes[0][..5]);
+                scope.context.submit(new_encoder(&scope)).unwrap().wait().await.unwrap();
+            }
+            25
+        });
     }
-    assert_eq!(done.load(Ordering::Relaxed), 200);
+    let done = tokio::time::timeout(Duration::from_secs(60), tasks.join_all()).await.expect("no hang");
+    assert_eq!(done.iter().sum::<u32>(), 200);
 }
 
 #[test]
@@ -245,6 +254,10 @@ fn the_probe_knows_the_software_rasteriser() {
         };
         assert_eq!(caps.numerics, exact);
         assert_eq!((caps.loop_budget, caps.device_type), (65_535, AdapterKind::Software));
+    }
+    if caps.name.contains("H200") {
+        assert!(caps.numerics.float64_exact && caps.numerics.float_contraction, "{caps:?}");
+        assert!(!caps.numerics.float32_division_exact && !caps.numerics.float32_denormals, "{caps:?}");
     }
     assert!(caps.max_binding_bytes <= 1 << 30 && caps.max_buffer_bytes >= caps.max_binding_bytes);
 }
