@@ -59,14 +59,14 @@ impl ColumnShape {
         shape
     }
 
-    /// The bound in use: never above the type's own.
+    /// The bound in use: never above the type's own, and not below 16 bits, which cost no more than fewer.
     pub fn bits(&self) -> u8 {
         let limit = match self.repr {
             // Every value was checked to have at most 18 digits.
             ColumnRepr::DecimalNarrow => pow10_bits(18),
             _ => type_bits(self.ty),
         };
-        round_bits(self.magnitude.0, 8).min(limit)
+        round_bits(self.magnitude.0.max(16), 8).min(limit)
     }
 
     fn unify(&mut self, other: &ColumnShape) -> GpuResult<()> {

@@ -1,5 +1,6 @@
 //! Predicate, expressions and all aggregates of a query in one pass over the rows.
 
+mod accumulate;
 mod plan;
 #[cfg(test)]
 mod tests;
@@ -142,6 +143,9 @@ pub async fn reduce(
     let columns = column_shapes(&columns_of(exprs(program, aggregates)), segments)?;
     let caps = Arc::clone(scope.context.caps());
     let plan = Plan::build(&caps, program, aggregates, &columns)?;
+    if plan.accumulators.is_empty() {
+        return Ok(results);
+    }
     check_bindings(plan.slots.len() as u32, &caps)?;
     let pipeline = scope.context.compile(plan.shader.clone(), &scope.stats).await?;
 

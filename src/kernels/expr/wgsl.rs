@@ -38,6 +38,15 @@ pub(crate) struct Node {
     pub faults: BTreeSet<String>,
 }
 
+/// Whether a predicate is true.
+#[derive(Debug, Clone)]
+pub(crate) struct Truth {
+    /// WGSL expression without side effects.
+    pub value: String,
+    /// As in [`Node`].
+    pub faults: BTreeSet<String>,
+}
+
 impl Node {
     /// Validity as a WGSL expression.
     pub fn validity(&self) -> &str {
@@ -54,6 +63,7 @@ pub(crate) struct Emitter<'a> {
     params_at: usize,
     memo: HashMap<Arc<Expr>, Node>,
     keys: HashMap<(String, bool), String>,
+    truths: HashMap<Arc<Expr>, Truth>,
     names: usize,
     /// Statements so far.
     pub body: String,
@@ -70,6 +80,7 @@ impl<'a> Emitter<'a> {
             params_at,
             memo: HashMap::new(),
             keys: HashMap::new(),
+            truths: HashMap::new(),
             names: 0,
             body: String::new(),
             held: BTreeMap::new(),
@@ -168,6 +179,35 @@ impl<'a> Emitter<'a> {
         };
         self.memo.insert(Arc::clone(expr), node.clone());
         Ok(node)
+    }
+
+    /// Whether a predicate is true, which is all that a selection or a filter asks. AND and OR of truths need no care
+    /// for NULL.
+    ///
+    /// # Errors
+    /// Those of [`Self::emit`], and [`GpuError::Internal`] when it is not boolean.
+    pub fn truth(&mut self, expr: &Arc<Expr>) -> GpuResult<Truth> {
+        if let Some(truth) = self.truths.get(expr) {
+            return Ok(truth.clone());
+        }
+        let truth = match expr.as_ref() {
+            Expr::And(left, right) => self.joined_truth(left, right, "&")?,
+            Expr::Or(left, right) => self.joined_truth(left, right, "|")?,
+            _ => {
+                let node = self.emit(expr)?;
+                expect_bool(&[&node])?;
+                let value = self.all(&[Some(&node.value), node.valid.as_deref()]).unwrap_or_default();
+                Truth { value, faults: node.faults }
+            }
+        };
+        self.truths.insert(Arc::clone(expr), truth.clone());
+        Ok(truth)
+    }
+
+    fn joined_truth(&mut self, left: &Arc<Expr>, right: &Arc<Expr>, op: &str) -> GpuResult<Truth> {
+        let (l, r) = (self.truth(left)?, self.truth(right)?);
+        let value = self.name(&format!("{} {op} {}", l.value, r.value));
+        Ok(Truth { value, faults: l.faults.union(&r.faults).cloned().collect() })
     }
 
     fn column(&mut self, index: usize, ty: ValueType) -> GpuResult<Node> {
@@ -366,7 +406,7 @@ fn boolean(value: String, valid: Option<String>, children: &[&Node]) -> Node {
 
 fn expect_bool(nodes: &[&Node]) -> GpuResult<()> {
     match nodes.iter().find(|node| node.ty != ValueType::Boolean) {
-        Some(node) => Err(GpuError::Internal(format!("a boolean was expected, not {:?}", node.ty))),
+        Some(node) => Err(GpuError::Internal(format!("a predicate has type {:?}", node.ty))),
         None => Ok(()),
     }
 }

@@ -16,37 +16,15 @@ use crate::kernels::shader::{
 };
 use crate::memory::{BindingKind, DeviceCaps, ShaderSource};
 
+use super::accumulate::{Accumulator, Batch, Join, PLANES, batches, update};
 use super::{AggregateKind, AggregateSpec};
 
 /// log2 of the rows that one invocation may add up; the grid is planned for it.
 pub(super) const THREAD_ROWS_LOG2: u8 = 14;
 /// log2 of the rows of a workgroup.
 const GROUP_ROWS_LOG2: u8 = THREAD_ROWS_LOG2 + 8;
-/// Planes (one 32-bit word for each invocation) of workgroup memory that a tree uses at most.
-const MAX_PLANES: u32 = 16;
 /// Distinct nodes from which on fewer rows are in flight, for registers' and compilers' sake.
 const LARGE_PROGRAM: usize = 96;
-
-/// How two values of an accumulator join.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Join {
-    Add,
-    Min,
-    Max,
-    Or,
-}
-
-/// One value that is accumulated.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Accumulator {
-    pub join: Join,
-    /// Class in an invocation's registers.
-    pub thread: Class,
-    /// Class in the tree and in the record.
-    pub tree: Class,
-    /// First word in the record.
-    pub at: usize,
-}
 
 /// Where an aggregate's state is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,9 +84,9 @@ impl Plan {
         };
         let mut selected = "live".to_owned();
         if let Some(selection) = &program.selection {
-            let node = builder.emitter.emit(selection)?;
-            builder.faults.push((selected.clone(), node.faults.clone()));
-            selected = builder.condition(&selected, &node)?;
+            let truth = builder.emitter.truth(selection)?;
+            builder.faults.push((selected.clone(), truth.faults));
+            selected = builder.both(&selected, &truth.value);
         }
         let places = aggregates
             .iter()
@@ -139,24 +117,13 @@ impl Plan {
 }
 
 impl Builder<'_> {
-    /// Names `base` and the node being true.
-    fn condition(&mut self, base: &str, node: &Node) -> GpuResult<String> {
-        if node.ty != ValueType::Boolean {
-            return Err(GpuError::Internal(format!("a predicate has type {:?}", node.ty)));
-        }
-        let text = match &node.valid {
-            Some(valid) => format!("{} & {valid}", node.value),
-            None => node.value.clone(),
-        };
-        Ok(self.both(base, &text))
-    }
-
+    /// Names the conjunction of two flags.
     fn both(&mut self, base: &str, flag: &str) -> String {
         let key = (base.to_owned(), flag.to_owned());
         if let Some(name) = self.conditions.get(&key) {
             return name.clone();
         }
-        let name = self.emitter.name(&format!("{base} & ({flag})"));
+        let name = self.emitter.name(&format!("{base} & {flag}"));
         self.conditions.insert(key, name.clone());
         name
     }
@@ -164,9 +131,9 @@ impl Builder<'_> {
     fn aggregate(&mut self, spec: &AggregateSpec, selected: &str) -> GpuResult<Place> {
         let mut counted = selected.to_owned();
         if let Some(filter) = &spec.filter {
-            let node = self.emitter.emit(filter)?;
-            self.faults.push((counted.clone(), node.faults.clone()));
-            counted = self.condition(&counted, &node)?;
+            let truth = self.emitter.truth(filter)?;
+            self.faults.push((counted.clone(), truth.faults));
+            counted = self.both(&counted, &truth.value);
         }
         let arg = match (&spec.arg, spec.kind) {
             (_, AggregateKind::CountRows) => None,
@@ -288,16 +255,17 @@ impl Builder<'_> {
 
     /// Everything after the bindings.
     fn text(&self, loads: &Loads<'_>, batches: &[Batch], params_at: usize, unroll: u32) -> GpuResult<String> {
+        let declarations =
+            || self.accumulators.iter().enumerate().map(|(number, acc)| acc.declaration(number));
         let mut text = param_variables(&self.emitter);
-        for (number, acc) in self.accumulators.iter().enumerate() {
-            let _ = writeln!(text, "var<private> a{number}: {};", acc.thread.wgsl());
+        for (variable, _) in declarations() {
+            let _ = writeln!(text, "{variable}");
         }
         let planes = batches.iter().map(|batch| batch.planes).max().unwrap_or(1);
-        let _ = writeln!(text, "var<workgroup> s: array<u32, {}>;", planes * WORKGROUP);
-        text.push_str(PLANES);
+        let _ = writeln!(text, "var<workgroup> s: array<u32, {}>;{PLANES}", planes * WORKGROUP);
         let _ = writeln!(
             text,
-            "\nfn row(i: u32, live: bool{}) {{\n{}{}}}",
+            "fn row(i: u32, live: bool{}) {{\n{}{}}}",
             loads.parameters()?,
             self.emitter.body,
             self.updates
@@ -305,201 +273,37 @@ impl Builder<'_> {
         text.push_str(ENTRY);
         text.push_str(&loads.masks());
         text.push_str(&param_loads(&self.emitter.held, params_at));
-        for (number, acc) in self.accumulators.iter().enumerate() {
-            let _ = writeln!(text, "    a{number} = {};", identity(acc.join, acc.thread));
+        for (_, first) in declarations() {
+            let _ = writeln!(text, "    {first}");
         }
-        let tile = WORKGROUP * unroll;
-        let _ = writeln!(
-            text,
-            "    let last = rows - 1u;\n    for (var base = group * {tile}u; base < rows; base += groups * {tile}u) {{"
-        );
-        // All loads of an iteration come first, so that they are in flight together.
-        for u in 0..unroll {
-            let _ = writeln!(
-                text,
-                "        let i{u} = base + l + {}u;\n        let j{u} = min(i{u}, last);",
-                u * WORKGROUP
-            );
-            text.push_str(&loads.statements(&format!("j{u}"), &format!("_{u}"), "        "));
-        }
-        for u in 0..unroll {
-            let arguments = loads.arguments(&format!("_{u}"));
-            let _ = writeln!(text, "        row(j{u}, i{u} < rows{arguments});");
-        }
-        text.push_str("    }\n");
+        text.push_str(&row_loop(loads, unroll));
         for batch in batches {
-            self.tree(&mut text, batch);
+            text.push_str(&batch.text(&self.accumulators, self.words));
         }
         text.push_str("}\n");
         Ok(text)
     }
+}
 
-    /// Joins one batch of accumulators over the workgroup and writes its words of the record.
-    fn tree(&self, text: &mut String, batch: &Batch) {
-        let first = self.accumulators[batch.first].at as u32;
-        let members = || self.accumulators.iter().enumerate().skip(batch.first).take(batch.len);
-        for (number, acc) in members() {
-            let value = match (acc.thread, acc.tree) {
-                (Class::I64, Class::Wide) => format!("w_from(a{number})"),
-                _ => format!("a{number}"),
-            };
-            let _ = writeln!(text, "    var t{number} = {value};");
-            let put = put(acc, acc.at as u32 - first, &format!("t{number}"));
-            let _ = writeln!(text, "    {put}");
-        }
-        text.push_str(
-            "    workgroupBarrier();\n    for (var d = 128u; d > 0u; d >>= 1u) {\n        if (l < d) {\n",
-        );
-        for (number, acc) in members() {
-            let plane = acc.at as u32 - first;
-            let (mine, other) = (format!("t{number}"), format!("o{number}"));
-            let _ = writeln!(text, "            let {other} = {};", get(acc, plane));
-            let _ = writeln!(text, "            {mine} = {};", joined(acc.join, acc.tree, &mine, &other));
-            let _ = writeln!(text, "            {}", put(acc, plane, &mine));
-        }
-        text.push_str("        }\n        workgroupBarrier();\n    }\n");
+/// The grid-stride loop over rows. All loads of an iteration come first, so that they are in flight together; rows past
+/// the end read the last one again and are not live.
+fn row_loop(loads: &Loads<'_>, unroll: u32) -> String {
+    let tile = WORKGROUP * unroll;
+    let mut text = format!(
+        "    let last = rows - 1u;\n    for (var base = group * {tile}u; base < rows; base += groups * {tile}u) {{\n"
+    );
+    for u in 0..unroll {
         let _ = writeln!(
             text,
-            "    if (l < {}u) {{\n        partials[group * {}u + {first}u + l] = s[l * 256u];\n    }}\n    workgroupBarrier();",
-            batch.planes, self.words
+            "        let i{u} = base + l + {}u;\n        let j{u} = min(i{u}, last);",
+            u * WORKGROUP
         );
+        text.push_str(&loads.statements(&format!("j{u}"), &format!("_{u}"), "        "));
     }
-}
-
-/// Accumulators that go through the tree together.
-#[derive(Debug)]
-struct Batch {
-    first: usize,
-    len: usize,
-    planes: u32,
-}
-
-fn batches(accumulators: &[Accumulator], caps: &DeviceCaps) -> GpuResult<Vec<Batch>> {
-    let most = (caps.workgroup_bytes / (4 * WORKGROUP)).min(MAX_PLANES);
-    let mut batches: Vec<Batch> = vec![];
-    for (number, acc) in accumulators.iter().enumerate() {
-        let words = acc.tree.words() as u32;
-        if words > most {
-            let need = u64::from(words * 4 * WORKGROUP);
-            return Err(GpuError::Limit {
-                what: "bytes of workgroup memory",
-                need,
-                limit: caps.workgroup_bytes.into(),
-            });
-        }
-        match batches.last_mut() {
-            Some(batch) if batch.planes + words <= most => {
-                batch.len += 1;
-                batch.planes += words;
-            }
-            _ => batches.push(Batch { first: number, len: 1, planes: words }),
-        }
+    for u in 0..unroll {
+        let arguments = loads.arguments(&format!("_{u}"));
+        let _ = writeln!(text, "        row(j{u}, i{u} < rows{arguments});");
     }
-    Ok(batches)
-}
-
-/// Workgroup memory in planes of one word an invocation, so that neighbours use neighbouring banks.
-const PLANES: &str = "
-fn s_get64(at: u32) -> u64 {
-    return (u64(s[at + 256u]) << 32u) | u64(s[at]);
-}
-
-fn s_put64(at: u32, x: u64) {
-    s[at] = u32(x & 0xfffffffflu);
-    s[at + 256u] = u32(x >> 32u);
-}
-";
-
-fn get(acc: &Accumulator, plane: u32) -> String {
-    let at = format!("{}u + l + d", plane * WORKGROUP);
-    match acc.tree {
-        Class::I32 => format!("bitcast<i32>(s[{at}])"),
-        Class::Bool | Class::U32 => format!("s[{at}]"),
-        Class::I64 => format!("bitcast<i64>(s_get64({at}))"),
-        Class::U64 => format!("s_get64({at})"),
-        Class::Wide => format!("vec2<u64>(s_get64({at}), s_get64({at} + 512u))"),
-    }
-}
-
-fn put(acc: &Accumulator, plane: u32, value: &str) -> String {
-    let at = format!("{}u + l", plane * WORKGROUP);
-    match acc.tree {
-        Class::I32 => format!("s[{at}] = bitcast<u32>({value});"),
-        Class::Bool | Class::U32 => format!("s[{at}] = {value};"),
-        Class::I64 => format!("s_put64({at}, bitcast<u64>({value}));"),
-        Class::U64 => format!("s_put64({at}, {value});"),
-        Class::Wide => format!("s_put64({at}, {value}.x); s_put64({at} + 512u, {value}.y);"),
-    }
-}
-
-fn update(number: usize, join: Join, class: Class, value: &str, counted: &str) -> String {
-    let acc = format!("a{number}");
-    match join {
-        Join::Or => format!("{acc} = {acc} | select(0u, {value}, {counted});"),
-        Join::Add => {
-            let value = format!("select({}, {value}, {counted})", class.zero());
-            format!("{acc} = {};", joined(join, class, &acc, &value))
-        }
-        Join::Min | Join::Max => {
-            let better = better(join, class, value, &acc);
-            format!("{acc} = select({acc}, {value}, {counted} & {better});")
-        }
-    }
-}
-
-fn joined(join: Join, class: Class, a: &str, b: &str) -> String {
-    match join {
-        Join::Or => format!("{a} | {b}"),
-        Join::Add if class == Class::Wide => format!("w_add({a}, {b})"),
-        Join::Add => format!("{a} + {b}"),
-        Join::Min | Join::Max => format!("select({a}, {b}, {})", better(join, class, b, a)),
-    }
-}
-
-/// Whether `value` takes the place of `best`.
-fn better(join: Join, class: Class, value: &str, best: &str) -> String {
-    let (small, large) = if join == Join::Min { (value, best) } else { (best, value) };
-    match class {
-        Class::Wide => format!("w_lt({small}, {large})"),
-        _ => format!("(({small}) < ({large}))"),
-    }
-}
-
-/// The value that changes nothing.
-fn identity(join: Join, class: Class) -> &'static str {
-    match (join, class) {
-        (Join::Min, Class::I32) => "2147483647i",
-        (Join::Min, Class::I64) => "9223372036854775807li",
-        (Join::Min, Class::U32) => "0xffffffffu",
-        (Join::Min, Class::U64) => "0xfffffffffffffffflu",
-        (Join::Min, Class::Wide) => "vec2<u64>(0xfffffffffffffffflu, 0x7ffffffffffffffflu)",
-        (Join::Max, Class::I32) => "(-2147483647i - 1i)",
-        (Join::Max, Class::I64) => "(-9223372036854775807li - 1li)",
-        (Join::Max, Class::Wide) => "vec2<u64>(0lu, 0x8000000000000000lu)",
-        _ => class.zero(),
-    }
-}
-
-impl Accumulator {
-    /// The accumulated value in a workgroup's record, as an integer.
-    pub fn read(&self, record: &[u32]) -> i128 {
-        let word = |k: usize| u128::from(record.get(self.at + k).copied().unwrap_or(0));
-        match self.tree {
-            Class::Bool | Class::U32 => word(0) as i128,
-            Class::I32 => i128::from(word(0) as u32 as i32),
-            Class::U64 => (word(0) | word(1) << 32) as i128,
-            Class::I64 => i128::from((word(0) | word(1) << 32) as u64 as i64),
-            Class::Wide => (word(0) | word(1) << 32 | word(2) << 64 | word(3) << 96) as i128,
-        }
-    }
-
-    /// Joins two values as integers; sums wrap at 128 bits.
-    pub fn join(&self, a: i128, b: i128) -> i128 {
-        match self.join {
-            Join::Add => a.wrapping_add(b),
-            Join::Min => a.min(b),
-            Join::Max => a.max(b),
-            Join::Or => a | b,
-        }
-    }
+    text.push_str("    }\n");
+    text
 }

@@ -77,9 +77,8 @@ fn physical(expr: &Expr, params: &[(ValueType, Scalar)], schema: &Schema) -> Arc
 /// Both sides on one expression: the same values, or DataFusion raises where the twin has a fault.
 fn compare_one(expr: &Arc<Expr>, params: &[(ValueType, Scalar)], batch: &RecordBatch, what: &str) -> bool {
     let rows = batch.num_rows();
-    let oracle = physical(expr, params, &batch.schema())
-        .evaluate(batch)
-        .and_then(|value| value.into_array(rows));
+    let oracle =
+        physical(expr, params, &batch.schema()).evaluate(batch).and_then(|value| value.into_array(rows));
     let program = Program { selection: None, params: params.to_vec() };
     let twin = select(&program, &[Arc::clone(expr)], batch.columns(), rows).expect("twin");
     match oracle {
@@ -107,7 +106,8 @@ fn expressions_against_datafusion() {
     let (mut values, mut errors) = (0, 0);
     for seed in 0..1500 {
         let mut rng = Rng::new(seed);
-        let shape = DataShape { nulls: rng.pick(&[0, 20, 100]), edgy: rng.pick(&[0, 1, 5]), offset: rng.below(9) };
+        let shape =
+            DataShape { nulls: rng.pick(&[0, 20, 100]), edgy: rng.pick(&[0, 1, 5]), offset: rng.below(9) };
         let rows = rng.pick(&[1, 3, 20]);
         let batch = random_batch(rows, shape, &mut rng);
         let mut make = ExprGen { rng: &mut rng, params: vec![], logic: false };
@@ -127,7 +127,8 @@ fn expressions_against_datafusion() {
 fn comparisons_on_edge_pairs() {
     for ty in TYPES {
         let edges = edges(ty);
-        let mut pairs: Vec<(Scalar, Scalar)> = vec![(None, None), (Some(edges[0]), None), (None, Some(edges[0]))];
+        let mut pairs: Vec<(Scalar, Scalar)> =
+            vec![(None, None), (Some(edges[0]), None), (None, Some(edges[0]))];
         pairs.extend(edges.iter().flat_map(|&a| edges.iter().map(move |&b| (Some(a), Some(b)))));
         let left: Vec<Scalar> = pairs.iter().map(|p| p.0).collect();
         let right: Vec<Scalar> = pairs.iter().map(|p| p.1).collect();
@@ -204,7 +205,8 @@ fn decimal_casts_on_edges() {
         }
         for v in edges(a) {
             let batch = batch(&[array_of(a, &[Some(v)]).expect("array")], 1);
-            errors += usize::from(!compare_one(&expr, &[], &batch, &format!("cast of {v} from {a:?} to {b:?}")));
+            errors +=
+                usize::from(!compare_one(&expr, &[], &batch, &format!("cast of {v} from {a:?} to {b:?}")));
         }
     }
     assert!(errors > 20, "{errors} errors");
@@ -234,10 +236,9 @@ fn canonical(value: &ScalarValue, ty: ValueType) -> Scalar {
         return None;
     }
     match ty {
-        Decimal { .. } => array
-            .as_any()
-            .downcast_ref::<arrow::array::Decimal128Array>()
-            .map(|array| array.value(0)),
+        Decimal { .. } => {
+            array.as_any().downcast_ref::<arrow::array::Decimal128Array>().map(|array| array.value(0))
+        }
         _ => super::expr::value_at(&array, ty, 0).expect("type"),
     }
 }
@@ -245,7 +246,9 @@ fn canonical(value: &ScalarValue, ty: ValueType) -> Scalar {
 #[test]
 fn aggregates_against_datafusion() {
     for (number, ty) in TYPES.into_iter().enumerate() {
-        for (rows, nulls, edgy) in [(0, 0, 0), (1, 0, 5), (50, 30, 0), (200, 0, 4), (100, 100, 0), (300, 10, 2)] {
+        for (rows, nulls, edgy) in
+            [(0, 0, 0), (1, 0, 5), (50, 30, 0), (200, 0, 4), (100, 100, 0), (300, 10, 2)]
+        {
             let shape = DataShape { nulls, edgy, offset: 3 };
             let array = column(ty, rows, shape, &mut Rng::new((number * 1000 + rows) as u64));
             let state = |kind: AggregateKind, array: &ArrayRef, ty: ValueType| {
@@ -290,7 +293,8 @@ fn aggregates_against_datafusion() {
 /// Each integer is rounded to a double before it is added.
 #[test]
 fn sums_as_doubles_round_each_value() {
-    let values: [Scalar; 4] = [Some((1 << 53) + 1), Some((1 << 53) + 3), Some(-(1 << 53) - 1), Some(i64::MAX.into())];
+    let values: [Scalar; 4] =
+        [Some((1 << 53) + 1), Some((1 << 53) + 3), Some(-(1 << 53) - 1), Some(i64::MAX.into())];
     let array = array_of(Int64, &values).expect("array");
     let doubles = cast(&array, &DataType::Float64).expect("cast");
     let doubles = doubles.as_any().downcast_ref::<arrow::array::Float64Array>().expect("doubles");

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::sync::Arc;
 
-use crate::error::{GpuError, GpuResult};
+use crate::error::GpuResult;
 use crate::kernels::expr::widths::Class;
 use crate::kernels::expr::{Emitter, Expr, Node, ValueType};
 use crate::kernels::program::{ColumnShape, Program, columns_of};
@@ -56,10 +56,7 @@ impl MaskPlan {
         let columns = used(&[selection], columns);
         let params_at = params_at(&columns);
         let mut emitter = Emitter::new(&columns, &program.params, params_at);
-        let node = emitter.emit(selection)?;
-        if node.ty != ValueType::Boolean {
-            return Err(GpuError::Internal(format!("a predicate has type {:?}", node.ty)));
-        }
+        let truth = emitter.truth(selection)?;
         let mut bindings = Bindings::new(&columns)?;
         bindings.own(BindingKind::Storage, "mask", "u32");
         bindings.own(BindingKind::Storage, "counts", "u32");
@@ -70,12 +67,11 @@ impl MaskPlan {
         text.push_str("var<workgroup> total: atomic<u32>;\n");
         let _ = writeln!(
             text,
-            "fn row(i: u32, live: bool{}) -> bool {{\n{}{}    return live & {} & {};\n}}",
+            "fn row(i: u32, live: bool{}) -> bool {{\n{}{}    return live & {};\n}}",
             loads.parameters()?,
             emitter.body,
-            fault_statement("live", &node.faults),
-            node.value,
-            node.validity()
+            fault_statement("live", &truth.faults),
+            truth.value
         );
         text.push_str(ENTRY);
         text.push_str(&loads.masks());
