@@ -239,7 +239,7 @@ fn canonical(value: &ScalarValue, ty: ValueType) -> Scalar {
         Decimal { .. } => {
             array.as_any().downcast_ref::<arrow::array::Decimal128Array>().map(|array| array.value(0))
         }
-        _ => super::expr::value_at(&array, ty, 0).expect("type"),
+        _ => expr::value_at(&array, ty, 0).expect("type"),
     }
 }
 
