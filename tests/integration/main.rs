@@ -1,5 +1,6 @@
 //! Integration tests in one binary: a test binary that links DataFusion is large, and linking it takes a while.
 
+mod docs;
 mod fallback;
 mod harness;
 mod layering;
