@@ -107,7 +107,8 @@ fn report(what: &str, times: &[Duration], resident: &ResidentAggregate, peak: Op
             continue;
         }
         let rate = resident.bytes() as f64 / time.as_secs_f64() / 1e9;
-        let share = peak.map_or(String::new(), |peak| format!(", {:.1} % of {peak} GB/s", 100.0 * rate / peak));
+        let share =
+            peak.map_or(String::new(), |peak| format!(", {:.1} % of {peak} GB/s", 100.0 * rate / peak));
         let rows = resident.rows() as f64 / time.as_secs_f64() / 1e9;
         println!("{what} {name}: {time:?}, {rows:.1} Grows/s, {rate:.0} GB/s{share}");
     }

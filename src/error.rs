@@ -29,7 +29,9 @@ pub enum GpuError {
         holders: String,
     },
     /// The driver refused an allocation although the ledger had room.
-    #[error("the driver refused {bytes} bytes of device memory for {consumer}: {message}; lower gpu.memory_limit")]
+    #[error(
+        "the driver refused {bytes} bytes of device memory for {consumer}: {message}; lower gpu.memory_limit"
+    )]
     AllocationRefused {
         /// Who asked.
         consumer: String,

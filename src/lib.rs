@@ -29,7 +29,9 @@ pub use config::GpuOptions;
 pub use error::{GpuError, GpuResult};
 pub use memory::GpuRuntime;
 pub use optimizer::{PlacementReport, Reason};
-pub use session::{GpuSessionStateBuilderExt, placement_report, register_gpu, register_gpu_runtime, shared_runtime};
+pub use session::{
+    GpuSessionStateBuilderExt, placement_report, register_gpu, register_gpu_runtime, shared_runtime,
+};
 
 /// The README's examples, compiled by `cargo test --doc`.
 #[cfg(doctest)]

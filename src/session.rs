@@ -41,8 +41,10 @@ impl GpuSessionStateBuilderExt for SessionStateBuilder {
 
 impl CapsSource for GpuRuntime {
     fn caps(&self, options: &GpuOptions) -> GpuResult<Arc<DeviceCaps>> {
-        let selector =
-            AdapterSelector { adapter: options.adapter.clone(), allow_software: options.allow_software_adapter };
+        let selector = AdapterSelector {
+            adapter: options.adapter.clone(),
+            allow_software: options.allow_software_adapter,
+        };
         Ok(Arc::clone(self.select(&selector)?.caps()))
     }
 }

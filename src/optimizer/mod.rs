@@ -1,6 +1,6 @@
 //! The optimizer rule that moves supported parts of a plan to the GPU: tag, review, convert, report.
 //!
-//! It needs no device: everything is decided on [`DeviceCaps`](crate::memory::caps::DeviceCaps), plain data.
+//! It needs no device: everything is decided on [`DeviceCaps`], plain data.
 
 mod convert;
 mod expr;

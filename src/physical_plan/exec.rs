@@ -189,7 +189,7 @@ impl ExecutionPlan for GpuExec {
             return internal_err!("{} has {partitions} partitions, {partition} was asked for", self.name());
         }
         match self.op.kind() {
-            OpKind::RowLocal(op) => materialize::execute(self, op.fetch(), partition, context),
+            OpKind::RowLocal(op) => materialize::execute(self, op.fetch(), partition, &context),
             OpKind::Breaker(op) => op.run(Arc::new(self.clone()), partition, context),
         }
     }

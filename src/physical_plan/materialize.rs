@@ -33,9 +33,9 @@ pub(crate) fn execute(
     exec: &GpuExec,
     fetch: Option<usize>,
     partition: usize,
-    context: Arc<TaskContext>,
+    context: &Arc<TaskContext>,
 ) -> Result<SendableRecordBatchStream> {
-    let run = RunContext::open(exec, partition, &context)?;
+    let run = RunContext::open(exec, partition, context)?;
     let input = DeviceStream::through(exec, partition, &run)?;
     let schema = exec.schema();
     let mut builder = RecordBatchReceiverStream::builder(Arc::clone(&schema), 2);

@@ -27,24 +27,27 @@ pub(crate) struct GpuMetrics {
     published: Published,
 }
 
+/// One of the launch statistics.
+type Statistic = fn(&LaunchStats) -> u64;
+
 /// Where the launch statistics go when the partition ends.
 struct Published {
-    counters: Vec<(Count, fn(&LaunchStats) -> u64)>,
-    times: Vec<(Time, fn(&LaunchStats) -> u64)>,
+    counters: Vec<(Count, Statistic)>,
+    times: Vec<(Time, Statistic)>,
 }
 
 impl GpuMetrics {
     pub(crate) fn new(set: &ExecutionPlanMetricsSet, partition: usize) -> Self {
         let count = |name: &'static str| MetricBuilder::new(set).counter(name, partition);
         let time = |name: &'static str| MetricBuilder::new(set).subset_time(name, partition);
-        let counters: Vec<(Count, fn(&LaunchStats) -> u64)> = vec![
+        let counters: Vec<(Count, Statistic)> = vec![
             (count("bytes_uploaded"), |s| s.snapshot().uploaded_bytes),
             (count("bytes_downloaded"), |s| s.snapshot().downloaded_bytes),
             (count("dispatches"), |s| s.snapshot().dispatches),
             (count("waits"), |s| s.snapshot().waits),
             (count("pipelines_compiled"), |s| s.snapshot().pipelines_compiled),
         ];
-        let times: Vec<(Time, fn(&LaunchStats) -> u64)> = vec![
+        let times: Vec<(Time, Statistic)> = vec![
             (time("upload_time"), |s| s.snapshot().upload_ns),
             (time("compile_time"), |s| s.snapshot().compile_ns),
             (time("kernel_time"), |s| s.snapshot().kernel_ns),

@@ -87,7 +87,9 @@ impl RunContext {
     /// Whether the CPU should take a batch of `rows` rows, the last of its input, after `seen` rows of the whole input: the
     /// late form of `gpu.min_rows`, for inputs whose size was not known when the plan was made.
     pub(crate) fn is_too_small(&self, rows: usize, seen: usize) -> bool {
-        self.options.placement == Placement::Auto && rows < self.options.batch_rows && seen < self.options.min_rows
+        self.options.placement == Placement::Auto
+            && rows < self.options.batch_rows
+            && seen < self.options.min_rows
     }
 
     /// Whether a failure re-runs the whole island rather than the batch that failed.

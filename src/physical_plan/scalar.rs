@@ -1,7 +1,5 @@
 //! DataFusion's `ScalarValue` and the kernels' canonical encoding.
 
-use arrow::array::types::{Decimal128Type, DecimalType};
-use arrow::datatypes::DataType;
 use datafusion::common::ScalarValue;
 
 use crate::kernels::expr::{Scalar, ValueType};
@@ -27,27 +25,6 @@ pub(crate) fn to_scalar(value: &ScalarValue, ty: ValueType) -> Option<Scalar> {
         _ => return None,
     };
     Some(scalar)
-}
-
-/// The Arrow type of a value type.
-pub(crate) fn data_type(ty: ValueType) -> DataType {
-    match ty {
-        ValueType::Boolean => DataType::Boolean,
-        ValueType::Int8 => DataType::Int8,
-        ValueType::Int16 => DataType::Int16,
-        ValueType::Int32 => DataType::Int32,
-        ValueType::Int64 => DataType::Int64,
-        ValueType::UInt8 => DataType::UInt8,
-        ValueType::UInt16 => DataType::UInt16,
-        ValueType::UInt32 => DataType::UInt32,
-        ValueType::UInt64 => DataType::UInt64,
-        ValueType::Float32 => DataType::Float32,
-        ValueType::Float64 => DataType::Float64,
-        ValueType::Date32 => DataType::Date32,
-        ValueType::Decimal { precision, scale } => {
-            DataType::Decimal128(precision.min(Decimal128Type::MAX_PRECISION), scale)
-        }
-    }
 }
 
 /// The `ScalarValue` of type `ty` for a canonical value. Bits that do not fit the type are cut off, as wrapping sums want.

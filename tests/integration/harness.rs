@@ -7,7 +7,6 @@ use std::sync::Arc;
 use datafusion::arrow::array::{
     ArrayRef, Date32Array, Decimal128Array, Float64Array, Int32Array, Int64Array, RecordBatch, StringArray,
 };
-use datafusion::arrow::compute::concat_batches;
 use datafusion::arrow::util::display::{ArrayFormatter, FormatOptions};
 use datafusion::parquet::arrow::ArrowWriter;
 use datafusion::parquet::file::properties::WriterProperties;
@@ -188,10 +187,4 @@ pub async fn expected(dir: &Path, sql: &str) -> TestResult<Vec<String>> {
     let ctx = cpu(4);
     register_files(&ctx, "t", dir).await?;
     Ok(run(&ctx, sql).await?.rows)
-}
-
-/// All rows of `batches` in one.
-pub fn concat(batches: &[RecordBatch]) -> TestResult<RecordBatch> {
-    let schema = batches.first().map(|b| b.schema()).ok_or("no batch")?;
-    Ok(concat_batches(&schema, batches)?)
 }

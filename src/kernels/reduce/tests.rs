@@ -254,14 +254,14 @@ async fn faults_count_where_the_value_is_used() {
     let params = vec![(Int32, Some(1))];
     let spec = |filter: Option<Arc<Expr>>| AggregateSpec {
         filter,
-        ..agg(AggregateKind::SumDecimal, square.clone())
+        ..agg(AggregateKind::SumDecimal, Arc::clone(&square))
     };
-    let selected = Program { selection: Some(not_one.clone()), params: params.clone() };
+    let selected = Program { selection: Some(Arc::clone(&not_one)), params: params.clone() };
     let whole = Program { selection: None, params: params.clone() };
     let eager = Program {
         selection: Some(Arc::new(Expr::And(
-            not_one.clone(),
-            cmp(CompareOp::GtEq, square.clone(), col(0, square.value_type())),
+            Arc::clone(&not_one),
+            cmp(CompareOp::GtEq, Arc::clone(&square), col(0, square.value_type())),
         ))),
         params,
     };

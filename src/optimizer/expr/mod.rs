@@ -267,7 +267,7 @@ impl Lowering {
 }
 
 /// The operands of a chain of one logical operator, left to right.
-fn operands<'a>(op: Operator, expr: &'a Arc<dyn PhysicalExpr>) -> Vec<&'a Arc<dyn PhysicalExpr>> {
+fn operands(op: Operator, expr: &Arc<dyn PhysicalExpr>) -> Vec<&Arc<dyn PhysicalExpr>> {
     let mut out = vec![];
     let mut open = vec![expr];
     while let Some(next) = open.pop() {
