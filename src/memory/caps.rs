@@ -102,6 +102,9 @@ pub struct DeviceCaps {
     pub reduce_workgroups: u32,
     /// Independent elements a thread should have in flight.
     pub unroll: u32,
+    /// Whether the shader compiler adds a counter to every loop so that it ends. The kernels' loops end by themselves, and
+    /// the counter costs time in inner loops, so adapters are opened without it.
+    pub loop_bounding: bool,
     /// Device memory in bytes, where the backend tells.
     pub memory_bytes: Option<u64>,
     /// What the probe found.
@@ -134,6 +137,7 @@ impl DeviceCaps {
             loop_budget: u32::MAX,
             reduce_workgroups: 2_112,
             unroll: 4,
+            loop_bounding: false,
             memory_bytes: Some(140 << 30),
             numerics: Numerics {
                 int64_exact: true,

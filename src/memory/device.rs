@@ -253,7 +253,7 @@ impl DeviceContext {
     }
 
     fn compile_now(&self, source: &ShaderSource) -> GpuResult<(Arc<Pipeline>, bool)> {
-        let compiled = self.core.pipelines.get_or_compile(&self.core.device, source);
+        let compiled = self.core.pipelines.get_or_compile(&self.core.device, source, self.caps.loop_bounding);
         let compiled = compiled.map_err(|error| self.classify(error))?;
         self.core.progress.lost_error().map_or(Ok(compiled), Err)
     }
@@ -265,7 +265,7 @@ impl DeviceContext {
         stats: &LaunchStats,
     ) -> GpuResult<Arc<Pipeline>> {
         self.pass(Choke::Compile, || injected_rejection(&source))?;
-        if let Some(pipeline) = self.core.pipelines.get(&source) {
+        if let Some(pipeline) = self.core.pipelines.get(&source, self.caps.loop_bounding) {
             return Ok(pipeline);
         }
         let started = Instant::now();

@@ -85,6 +85,7 @@ pub(crate) fn capabilities(adapter: &wgpu::Adapter) -> DeviceCaps {
         unroll: if software { 2 } else { 4 },
         memory_bytes: device_memory(adapter),
         name: info.name,
+        loop_bounding: false,
         numerics: Numerics::default(),
     }
 }

@@ -51,8 +51,8 @@ pub(crate) struct PipelineCache {
     slots: Mutex<HashMap<Key, Arc<Slot>>>,
 }
 
-/// Shader text and bindings.
-type Key = (String, Vec<BindingKind>);
+/// Shader text, bindings, and whether loops are bounded.
+type Key = (String, Vec<BindingKind>, bool);
 
 #[derive(Debug, Default)]
 struct Slot {
@@ -61,14 +61,14 @@ struct Slot {
 }
 
 impl PipelineCache {
-    fn slot(&self, source: &ShaderSource) -> Arc<Slot> {
-        let key = (source.wgsl.clone(), source.bindings.clone());
+    fn slot(&self, source: &ShaderSource, loop_bounding: bool) -> Arc<Slot> {
+        let key = (source.wgsl.clone(), source.bindings.clone(), loop_bounding);
         Arc::clone(self.slots.lock().entry(key).or_default())
     }
 
     /// The pipeline if it was compiled; never blocks on a compilation.
-    pub(crate) fn get(&self, source: &ShaderSource) -> Option<Arc<Pipeline>> {
-        self.slot(source).pipeline.lock().clone()
+    pub(crate) fn get(&self, source: &ShaderSource, loop_bounding: bool) -> Option<Arc<Pipeline>> {
+        self.slot(source, loop_bounding).pipeline.lock().clone()
     }
 
     /// The pipeline and whether this call compiled it. Failures are not remembered.
@@ -76,25 +76,26 @@ impl PipelineCache {
         &self,
         device: &wgpu::Device,
         source: &ShaderSource,
+        loop_bounding: bool,
     ) -> GpuResult<(Arc<Pipeline>, bool)> {
-        let slot = self.slot(source);
+        let slot = self.slot(source, loop_bounding);
         let _compiling = slot.compiling.lock();
         let found = slot.pipeline.lock().clone();
         if let Some(pipeline) = found {
             return Ok((pipeline, false));
         }
-        let pipeline = Arc::new(compile(device, source)?);
+        let pipeline = Arc::new(compile(device, source, loop_bounding)?);
         *slot.pipeline.lock() = Some(Arc::clone(&pipeline));
         Ok((pipeline, true))
     }
 }
 
 /// Compiles; naga's panics (some 64-bit built-ins pass its validator and not its SPIR-V writer) become errors.
-fn compile(device: &wgpu::Device, source: &ShaderSource) -> GpuResult<Pipeline> {
+fn compile(device: &wgpu::Device, source: &ShaderSource, loop_bounding: bool) -> GpuResult<Pipeline> {
     let rejected = |message: String| GpuError::ShaderRejected { kernel: source.name.clone(), message };
     let compiled = catch_unwind(AssertUnwindSafe(|| {
         let scopes = ErrorScopes::push(device);
-        let pipeline = create(device, source);
+        let pipeline = create(device, source, loop_bounding);
         (pipeline, scopes.pop())
     }));
     match compiled {
@@ -104,12 +105,17 @@ fn compile(device: &wgpu::Device, source: &ShaderSource) -> GpuResult<Pipeline> 
     }
 }
 
-fn create(device: &wgpu::Device, source: &ShaderSource) -> Pipeline {
+fn create(device: &wgpu::Device, source: &ShaderSource, loop_bounding: bool) -> Pipeline {
     let label = Some(source.name.as_str());
-    let module = device.create_shader_module(wgpu::ShaderModuleDescriptor {
+    let descriptor = wgpu::ShaderModuleDescriptor {
         label,
         source: wgpu::ShaderSource::Wgsl(source.wgsl.as_str().into()),
-    });
+    };
+    let checks = wgpu::ShaderRuntimeChecks { force_loop_bounding: loop_bounding, ..Default::default() };
+    // SAFETY: every other check stays on. Without the counter a loop that never ends would hang the device; every loop
+    // of this crate's shaders ends after a number of steps that the launch knows (a grid's share of rows or tiles, or a
+    // constant), whatever the data, and no text of a query reaches a shader.
+    let module = unsafe { device.create_shader_module_trusted(descriptor, checks) };
     let entries: Vec<_> =
         (0..).zip(&source.bindings).map(|(binding, kind)| layout_entry(binding, *kind)).collect();
     let layout =
