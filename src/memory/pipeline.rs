@@ -107,10 +107,8 @@ fn compile(device: &wgpu::Device, source: &ShaderSource, loop_bounding: bool) ->
 
 fn create(device: &wgpu::Device, source: &ShaderSource, loop_bounding: bool) -> Pipeline {
     let label = Some(source.name.as_str());
-    let descriptor = wgpu::ShaderModuleDescriptor {
-        label,
-        source: wgpu::ShaderSource::Wgsl(source.wgsl.as_str().into()),
-    };
+    let descriptor =
+        wgpu::ShaderModuleDescriptor { label, source: wgpu::ShaderSource::Wgsl(source.wgsl.as_str().into()) };
     let checks = wgpu::ShaderRuntimeChecks { force_loop_bounding: loop_bounding, ..Default::default() };
     // SAFETY: every other check stays on. Without the counter a loop that never ends would hang the device; every loop
     // of this crate's shaders ends after a number of steps that the launch knows (a grid's share of rows or tiles, or a
