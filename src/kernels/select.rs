@@ -5,6 +5,7 @@
 //! stay on the device until outputs must be allocated: one wait where reading capacity-sized outputs is cheap, else two.
 
 mod arrays;
+mod buffers;
 mod plan;
 #[cfg(test)]
 mod tests;
@@ -18,12 +19,10 @@ use crate::error::{GpuError, GpuResult};
 use crate::memory::{BufferSlice, DeviceCaps, LaunchScope, Pipeline, download_timed};
 
 use super::expr::Expr;
-use super::expr::widths::Class;
-use super::launch::{
-    Grid, allocate, argument_slices, bind, bind_slices, check_bindings, dispatch, plan_grid,
-};
+use super::launch::{Grid, argument_slices, bind, bind_slices, check_bindings, dispatch, plan_grid};
 use super::program::{ColumnShape, Program, Segment, column_shapes, columns_of};
 use super::shader::argument_block;
+use buffers::{Known, Placed, Work, region_words};
 use plan::{
     GATHER_COST, GatherPlan, MaskPlan, SCAN_BLOCK, SCAN_COST, TILE, TILE_WORDS, bindings_of, gather_plans,
     mask_bindings, scan_shader,
@@ -45,34 +44,6 @@ pub struct SelectResult {
     pub outputs: Vec<ArrayRef>,
     /// A live row met an arithmetic fault: the rest is void and the CPU decides.
     pub fault: bool,
-}
-
-/// Buffers and arguments of one non-empty segment.
-struct Work<'a> {
-    segment: &'a Segment,
-    rows: u32,
-    tiles: u32,
-    blocks: u32,
-    /// Word 0: fault flag, word 1: selected rows.
-    status: BufferSlice,
-    scan: Option<ScanBuffers>,
-}
-
-/// What the selection leaves on the device.
-struct ScanBuffers {
-    mask: BufferSlice,
-    counts: BufferSlice,
-    offsets: BufferSlice,
-    block_totals: BufferSlice,
-    block_offsets: BufferSlice,
-}
-
-/// What the host knows of a segment after the wait(s).
-#[derive(Default)]
-struct Known {
-    fault: bool,
-    selected: usize,
-    mask: Option<BooleanBuffer>,
 }
 
 /// Filters every segment and evaluates `outputs` at the rows that remain; one result a segment, in order.
@@ -420,71 +391,5 @@ impl<'a> Select<'a> {
             .collect::<Option<Vec<_>>>()
             .ok_or_else(|| GpuError::Internal("an output was not computed".to_owned()))?;
         Ok(SelectResult { mask: known.mask, selected, outputs, fault: known.fault })
-    }
-}
-
-/// Words of a bit region for `rows` rows; whole 16-byte units.
-fn region_words(rows: usize) -> u32 {
-    (rows.div_ceil(32).max(1).next_multiple_of(4)) as u32
-}
-
-/// Buffers that one gathering kernel writes for one segment.
-struct Placed {
-    bits: Option<BufferSlice>,
-    /// One an output; none for booleans.
-    values: Vec<Option<BufferSlice>>,
-    /// Bytes of each that are read back.
-    bytes: Vec<u64>,
-}
-
-impl Placed {
-    fn allocate(scope: &LaunchScope, plan: &GatherPlan, rows: usize) -> GpuResult<Placed> {
-        let bits = match plan.regions {
-            0 => None,
-            regions => Some(allocate(scope, regions as u64 * u64::from(region_words(rows)) * 4)?),
-        };
-        let mut placed = Placed { bits, values: vec![], bytes: vec![] };
-        for output in &plan.outputs {
-            let bytes = rows as u64 * 4 * output.class.words() as u64;
-            let value = (output.class != Class::Bool).then(|| allocate(scope, bytes)).transpose()?;
-            placed.values.push(value);
-            placed.bytes.push(bytes);
-        }
-        Ok(placed)
-    }
-
-    fn ranges(&self) -> impl Iterator<Item = (&BufferSlice, u64)> {
-        let values = self.values.iter().zip(&self.bytes);
-        let values = values.filter_map(|(slice, bytes)| slice.as_ref().map(|slice| (slice, *bytes)));
-        self.bits.iter().map(|slice| (slice, slice.len)).chain(values)
-    }
-}
-
-impl<'a> Work<'a> {
-    fn new(scope: &LaunchScope, segment: &'a Segment, selected: bool) -> GpuResult<Work<'a>> {
-        let rows = segment.rows as u32;
-        let tiles = rows.div_ceil(TILE);
-        let blocks = tiles.div_ceil(SCAN_BLOCK);
-        let words = |count: u32| allocate(scope, u64::from(count) * 4);
-        let scan = if selected {
-            Some(ScanBuffers {
-                mask: words(tiles * TILE_WORDS)?,
-                counts: words(tiles)?,
-                offsets: words(tiles)?,
-                block_totals: words(blocks)?,
-                block_offsets: words(blocks)?,
-            })
-        } else {
-            None
-        };
-        Ok(Work { segment, rows, tiles, blocks, status: allocate(scope, 16)?, scan })
-    }
-
-    /// Zeroes what the kernels add to, and the block offsets, which one block leaves as they are.
-    fn clear(&self, encoder: &mut wgpu::CommandEncoder) {
-        let offsets = self.scan.as_ref().map(|scan| &scan.block_offsets);
-        for slice in std::iter::once(&self.status).chain(offsets) {
-            encoder.clear_buffer(slice.buffer.raw(), slice.offset, Some(slice.len));
-        }
     }
 }

@@ -1,6 +1,7 @@
 //! Expressions on the device: the IR, and its translation to WGSL.
 
 mod arith;
+mod compare;
 pub mod ir;
 mod load;
 mod wgsl;

@@ -102,7 +102,7 @@ async fn every_aggregate_of_every_type() {
 
 #[tokio::test]
 async fn sizes_around_the_loop_budget_and_many_workgroups() {
-    let scope = scope(&device());
+    let scope = scope(&with_checks(false));
     let program = Program {
         selection: Some(cmp(CompareOp::Lt, col(0, Int32), param(0, Int32))),
         params: vec![(Int32, Some(50))],
@@ -128,9 +128,10 @@ async fn sizes_around_the_loop_budget_and_many_workgroups() {
 /// Random predicates, arguments and filters; the data of one program comes in several sizes and null densities.
 #[tokio::test]
 async fn random_programs() {
-    let scope = scope(&device());
+    let scopes = [false, true].map(|trusted| scope(&with_checks(!trusted)));
     let mut faults = 0;
     for seed in 0..30 {
+        let scope = &scopes[seed as usize % 2];
         let mut rng = Rng::new(1000 + seed);
         let mut make = ExprGen { rng: &mut rng, params: vec![], logic: true };
         let selection = make.expr(Boolean, 3);
@@ -151,7 +152,7 @@ async fn random_programs() {
         }
         let twin = twin_answer(&program, &specs, &data);
         faults += twin.iter().filter(|result| result.fault).count();
-        let device = device_answer(&scope, &program, &specs, &data).await;
+        let device = device_answer(scope, &program, &specs, &data).await;
         assert_same(&device, &twin, &format!("seed {seed}: {program:?} {specs:?}"));
     }
     assert!((5..100).contains(&faults), "{faults} of 120 segments had faults");

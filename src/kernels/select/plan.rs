@@ -215,26 +215,8 @@ impl GatherPlan {
         let (outputs, regions) = places(first, &nodes);
 
         let selected = program.selection.is_some();
-        let mut bindings = Bindings::new(&columns)?;
-        if selected {
-            bindings.own(BindingKind::ReadOnlyStorage, "mask", "u32");
-            bindings.own(BindingKind::ReadOnlyStorage, "offs", "u32");
-            bindings.own(BindingKind::ReadOnlyStorage, "blocks", "u32");
-        }
-        if regions > 0 {
-            bindings.own(BindingKind::Storage, "bits", "atomic<u32>");
-        }
-        if !faults.is_empty() {
-            bindings.own(BindingKind::Storage, "status", "atomic<u32>");
-        }
-        let mut stores = String::new();
-        for (number, (output, node)) in outputs.iter().zip(&nodes).enumerate() {
-            if output.value_region.is_none() {
-                bindings.own(BindingKind::Storage, &format!("o{number}"), output.class.wgsl());
-                let _ = writeln!(stores, "    o{number}[at] = {};", node.value);
-            }
-            store_bits(&mut stores, output, node);
-        }
+        let mut bindings = gather_bindings(&columns, selected, regions, !faults.is_empty())?;
+        let stores = stores(&mut bindings, &outputs, &nodes);
         let loads = Loads::new(&columns);
         let mut text = param_variables(&emitter);
         text.push_str("var<private> fault: u32;\n");
@@ -268,6 +250,41 @@ impl GatherPlan {
             columns,
         })
     }
+}
+
+/// Bindings of a gathering kernel but for its outputs.
+fn gather_bindings(
+    columns: &[ColumnShape],
+    selected: bool,
+    regions: usize,
+    can_fault: bool,
+) -> GpuResult<Bindings> {
+    let mut bindings = Bindings::new(columns)?;
+    if selected {
+        bindings.own(BindingKind::ReadOnlyStorage, "mask", "u32");
+        bindings.own(BindingKind::ReadOnlyStorage, "offs", "u32");
+        bindings.own(BindingKind::ReadOnlyStorage, "blocks", "u32");
+    }
+    if regions > 0 {
+        bindings.own(BindingKind::Storage, "bits", "atomic<u32>");
+    }
+    if can_fault {
+        bindings.own(BindingKind::Storage, "status", "atomic<u32>");
+    }
+    Ok(bindings)
+}
+
+/// Binds the outputs and gives the statements that write a row to them.
+fn stores(bindings: &mut Bindings, outputs: &[Output], nodes: &[Node]) -> String {
+    let mut stores = String::new();
+    for (number, (output, node)) in outputs.iter().zip(nodes).enumerate() {
+        if output.value_region.is_none() {
+            bindings.own(BindingKind::Storage, &format!("o{number}"), output.class.wgsl());
+            let _ = writeln!(stores, "    o{number}[at] = {};", node.value);
+        }
+        store_bits(&mut stores, output, node);
+    }
+    stores
 }
 
 /// Bit regions of the outputs, and their number.

@@ -125,9 +125,10 @@ async fn sizes_beyond_a_scan_block() {
 
 #[tokio::test]
 async fn random_programs() {
-    let scope = scope(&device());
+    let scopes = [false, true].map(|trusted| scope(&with_checks(!trusted)));
     let mut faults = 0;
     for seed in 0..20 {
+        let scope = &scopes[seed as usize % 2];
         let mut rng = Rng::new(500 + seed);
         let mut make = ExprGen { rng: &mut rng, params: vec![], logic: true };
         let selection = (seed % 4 != 0).then(|| make.expr(Boolean, 3));
@@ -143,7 +144,7 @@ async fn random_programs() {
             let shape = DataShape { nulls, edgy, offset: rng.below(40) };
             data.push((table(&TYPES, rows, shape, &mut rng), rows));
         }
-        let device = answer(&scope, &program, &outputs, &data).await;
+        let device = answer(scope, &program, &outputs, &data).await;
         faults += device.iter().filter(|result| result.fault).count();
         assert_same(&device, &program, &outputs, &data, &format!("seed {seed}: {program:?} {outputs:?}"));
     }
