@@ -128,11 +128,19 @@ pub(crate) fn edges(ty: ValueType) -> Vec<i128> {
             let mut edges = vec![-max, -1, 0, 1, max];
             if precision > 18 {
                 // Arrow lets arithmetic go beyond the precision.
-                edges.extend([i64::MAX.into(), i64::MIN.into(), i128::MAX, i128::MIN]);
+                edges.extend([i64::MAX.into(), i64::MIN.into(), 1 << 64, i128::MAX, i128::MIN]);
             }
             edges
         }
     }
+}
+
+/// All pairs of edge values, and pairs with NULL, as two columns.
+pub(crate) fn edge_pairs(a: ValueType, b: ValueType) -> (Vec<Scalar>, Vec<Scalar>) {
+    let with_null = |ty| edges(ty).into_iter().map(Some).chain([None]).collect::<Vec<Scalar>>();
+    let right = with_null(b);
+    let pairs = with_null(a).into_iter().flat_map(|x| right.iter().map(move |&y| (x, y)));
+    pairs.unzip()
 }
 
 /// A random value; `edgy` of 10 are edges, others are small half of the time.

@@ -127,13 +127,9 @@ fn expressions_against_datafusion() {
 fn comparisons_on_edge_pairs() {
     for ty in TYPES {
         let edges = edges(ty);
-        let mut pairs: Vec<(Scalar, Scalar)> =
-            vec![(None, None), (Some(edges[0]), None), (None, Some(edges[0]))];
-        pairs.extend(edges.iter().flat_map(|&a| edges.iter().map(move |&b| (Some(a), Some(b)))));
-        let left: Vec<Scalar> = pairs.iter().map(|p| p.0).collect();
-        let right: Vec<Scalar> = pairs.iter().map(|p| p.1).collect();
+        let (left, right) = edge_pairs(ty, ty);
         let columns = [array_of(ty, &left).expect("array"), array_of(ty, &right).expect("array")];
-        let batch = batch(&columns, pairs.len());
+        let batch = batch(&columns, left.len());
         for op in OPS {
             compare_one(&cmp(op, col(0, ty), col(1, ty)), &[], &batch, &format!("{op:?} {ty:?}"));
         }

@@ -151,6 +151,64 @@ async fn random_programs() {
     assert!((3..70).contains(&faults), "{faults} of 80 segments had faults");
 }
 
+/// Every comparison of every type on all pairs of edge values.
+#[tokio::test]
+async fn comparisons_on_edge_pairs() {
+    let scope = scope(&device());
+    for types in TYPES.chunks(6) {
+        let (mut columns, mut outputs, mut params, mut rows) = (vec![], vec![], vec![], 0);
+        for &ty in types {
+            let (left, right) = edge_pairs(ty, ty);
+            let (l, r) = (col(columns.len(), ty), col(columns.len() + 1, ty));
+            rows = rows.max(left.len());
+            columns.extend([(ty, left), (ty, right)]);
+            outputs.extend(OPS.map(|op| cmp(op, Arc::clone(&l), Arc::clone(&r))));
+            for negated in [false, true] {
+                let (left, right) = (Arc::clone(&l), Arc::clone(&r));
+                outputs.push(Arc::new(Expr::Distinct { negated, left, right }));
+                let first = params.len();
+                params.extend(edges(ty).into_iter().step_by(2).map(|v| (ty, Some(v))));
+                params.extend(negated.then_some((ty, None)));
+                let list = (first..params.len()).map(|slot| param(slot, ty)).collect();
+                outputs.push(Arc::new(Expr::InList { expr: Arc::clone(&l), list, negated }));
+            }
+        }
+        let padded = |(ty, values): (ValueType, Vec<Scalar>)| {
+            array_of(ty, &values.iter().copied().cycle().take(rows).collect::<Vec<_>>()).expect("array")
+        };
+        let data = vec![(columns.into_iter().map(padded).collect(), rows)];
+        let program = Program { selection: None, params };
+        let device = answer(&scope, &program, &outputs, &data).await;
+        assert_same(&device, &program, &outputs, &data, "edges");
+    }
+}
+
+/// Decimal arithmetic and casts on all pairs of edge values, one segment each, since a fault voids its segment.
+#[tokio::test]
+async fn decimal_arithmetic_on_edge_pairs() {
+    let scope = scope(&device());
+    for (a, b) in [(dec(38, 0), dec(38, 0)), (dec(38, 4), dec(25, 2)), (dec(18, 0), dec(38, 0))] {
+        let (left, right) = edge_pairs(a, b);
+        let segments: Vec<Data> = left
+            .into_iter()
+            .zip(right)
+            .map(|(x, y)| (vec![array_of(a, &[x]).expect("array"), array_of(b, &[y]).expect("array")], 1))
+            .collect();
+        let mut faults = 0;
+        for op in ARITH {
+            let negated = Arc::new(Expr::Negate(arith(op, col(0, a), col(1, b))));
+            for outputs in [vec![arith(op, col(0, a), col(1, b))], vec![negated, cast(col(0, a), dec(20, 4))]]
+            {
+                let program = Program::default();
+                let device = answer(&scope, &program, &outputs, &segments).await;
+                faults += device.iter().filter(|result| result.fault).count();
+                assert_same(&device, &program, &outputs, &segments, &format!("{op:?} of {a:?} and {b:?}"));
+            }
+        }
+        assert!(faults > 10 && faults < 5 * segments.len(), "{faults} faults of 6 * {}", segments.len());
+    }
+}
+
 /// More outputs than one kernel may bind go through several; a single one that cannot is an error.
 #[tokio::test]
 async fn binding_limit_splits_outputs() {
