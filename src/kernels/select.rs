@@ -24,8 +24,8 @@ use super::program::{ColumnShape, Program, Segment, column_shapes, columns_of};
 use super::shader::argument_block;
 use buffers::{Known, Placed, Work, region_words};
 use plan::{
-    GATHER_COST, GatherPlan, MaskPlan, SCAN_BLOCK, SCAN_COST, TILE, TILE_WORDS, bindings_of, gather_plans,
-    mask_bindings, scan_shader,
+    GATHER_COST, GatherPlan, MaskPlan, SCAN_COST, TILE_WORDS, bindings_of, gather_plans, mask_bindings,
+    scan_shader,
 };
 
 pub(crate) use arrays::array_of;

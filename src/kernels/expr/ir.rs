@@ -117,7 +117,8 @@ pub enum Expr {
     IsNull(Arc<Expr>),
     /// IS NOT NULL, never NULL.
     IsNotNull(Arc<Expr>),
-    /// `expr [NOT] IN (list)`; NULL when there is no match and either side holds a NULL.
+    /// `expr [NOT] IN (list)`; NULL when there is no match and either side holds a NULL. Floats compare by their bits, as
+    /// DataFusion's list does: unlike `=`, -0 is not +0.
     InList {
         /// Tested expression.
         expr: Arc<Expr>,
@@ -138,7 +139,8 @@ pub enum Expr {
         /// Result type.
         ty: ValueType,
     },
-    /// Unary minus: integers wrap, decimals fault on i128::MIN.
+    /// Unary minus: integers wrap, decimals fault on i128::MIN. Of constants (no column below), signed minima fault and
+    /// unsigned types are refused, since DataFusion negates scalars checked.
     Negate(Arc<Expr>),
     /// Exact widening cast: integer to a type that holds all its values, integer to decimal, decimal to a decimal of
     /// equal or greater scale. Decimal targets fault when the result exceeds the target's precision, as arrow's cast raises.

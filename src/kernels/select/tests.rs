@@ -12,6 +12,7 @@ use crate::kernels::testkit::*;
 use crate::memory::testing::{device, scope};
 use crate::memory::{ColumnRepr, DeviceCaps, LaunchScope, MagnitudeBits};
 
+use super::plan::{SCAN_BLOCK, TILE};
 use super::*;
 use ValueType::*;
 
