@@ -8,6 +8,7 @@ use datafusion::error::DataFusionError;
 /// [`GpuError::find`]. Each message names what was wanted, the limit that was met, and, where there
 /// is one, the option that changes it.
 #[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
 pub enum GpuError {
     /// No usable adapter: none is installed, none matches `gpu.adapter`, or none has 64-bit integers.
     #[error("no usable GPU adapter: {0}")]
@@ -76,6 +77,8 @@ pub enum GpuError {
         need: u64,
         /// What the adapter allows.
         limit: u64,
+        /// Whether fewer rows at a time need less.
+        by_rows: bool,
     },
     /// The answer needs a CPU fallback and `gpu.fallback = 'error'` forbids it.
     #[error("{node} would have to fall back to the CPU ({reason}) and gpu.fallback is 'error'")]

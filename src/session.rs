@@ -10,8 +10,9 @@ use datafusion::prelude::{SessionConfig, SessionContext};
 use crate::config::GpuOptions;
 use crate::error::GpuResult;
 use crate::memory::caps::DeviceCaps;
-use crate::memory::{AdapterSelector, GpuRuntime};
+use crate::memory::GpuRuntime;
 use crate::optimizer::{CapsSource, GpuOffload, PlacementReport};
+use crate::physical_plan::selector;
 
 /// Adds the GPU to a [`SessionStateBuilder`].
 pub trait GpuSessionStateBuilderExt: Sized {
@@ -41,11 +42,7 @@ impl GpuSessionStateBuilderExt for SessionStateBuilder {
 
 impl CapsSource for GpuRuntime {
     fn caps(&self, options: &GpuOptions) -> GpuResult<Arc<DeviceCaps>> {
-        let selector = AdapterSelector {
-            adapter: options.adapter.clone(),
-            allow_software: options.allow_software_adapter,
-        };
-        Ok(Arc::clone(self.select(&selector)?.caps()))
+        Ok(Arc::clone(self.select(&selector(options))?.caps()))
     }
 }
 

@@ -31,6 +31,7 @@ impl Grid {
                 what: "workgroups of a dispatch",
                 need: groups.into(),
                 limit: u64::from(limit).pow(3),
+                by_rows: true,
             });
         }
         Ok(Grid { size: [x, y, z] })
@@ -56,7 +57,12 @@ pub(crate) fn plan_grid(
     let budget = caps.loop_budget.saturating_sub(reserve) / cost.max(1);
     if budget == 0 {
         let (need, limit) = (u64::from(reserve) + u64::from(cost), caps.loop_budget.into());
-        return Err(GpuError::Limit { what: "loop iterations of an invocation", need, limit });
+        return Err(GpuError::Limit {
+            what: "loop iterations of an invocation",
+            need,
+            limit,
+            by_rows: false,
+        });
     }
     let fewest = steps.div_ceil(budget.min(most.max(1)));
     let possible = caps.max_workgroups_per_dimension.saturating_pow(3);
@@ -85,7 +91,7 @@ pub(crate) fn argument_slices(scope: &LaunchScope, blocks: &[Vec<u8>]) -> GpuRes
         }
         if bytes.len() > MAX_ARGUMENT_BYTES {
             let (need, limit) = (bytes.len() as u64, MAX_ARGUMENT_BYTES as u64);
-            return Err(GpuError::Limit { what: "bytes of kernel arguments", need, limit });
+            return Err(GpuError::Limit { what: "bytes of kernel arguments", need, limit, by_rows: false });
         }
         let buffer = scope.params(&bytes)?;
         slices.extend(places.into_iter().map(|(offset, len)| BufferSlice {
@@ -102,7 +108,12 @@ pub(crate) fn allocate(scope: &LaunchScope, bytes: u64) -> GpuResult<BufferSlice
     let len = bytes.max(16).next_multiple_of(16);
     let limit = scope.context.caps().max_binding_bytes;
     if len > limit {
-        return Err(GpuError::Limit { what: "bytes of one storage binding", need: len, limit });
+        return Err(GpuError::Limit {
+            what: "bytes of one storage binding",
+            need: len,
+            limit,
+            by_rows: true,
+        });
     }
     let buffer = scope.context.allocate(&scope.memory, len, BufferKind::Storage)?;
     Ok(BufferSlice { buffer, offset: 0, len })
@@ -176,7 +187,12 @@ pub(crate) fn dispatch(
 pub(crate) fn check_bindings(need: u32, caps: &DeviceCaps) -> GpuResult<()> {
     if need > caps.max_storage_buffers {
         let limit = caps.max_storage_buffers.into();
-        return Err(GpuError::Limit { what: "storage buffers of one kernel", need: need.into(), limit });
+        return Err(GpuError::Limit {
+            what: "storage buffers of one kernel",
+            need: need.into(),
+            limit,
+            by_rows: false,
+        });
     }
     Ok(())
 }

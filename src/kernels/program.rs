@@ -104,7 +104,7 @@ pub fn column_shapes<'a>(
     for (number, segment) in segments.into_iter().filter(|s| s.rows > 0).enumerate() {
         if segment.rows > MAX_ROWS {
             let (need, limit) = (segment.rows as u64, MAX_ROWS as u64);
-            return Err(GpuError::Limit { what: "rows of one segment", need, limit });
+            return Err(GpuError::Limit { what: "rows of one segment", need, limit, by_rows: true });
         }
         for (at, &index) in columns.iter().enumerate() {
             let column = segment.column(index)?;

@@ -99,11 +99,6 @@ impl SourceBatch {
         }
         Some((Self::new(Arc::clone(&self.schema), first), Self::new(Arc::clone(&self.schema), second)))
     }
-
-    /// Drops the device copies, e.g. after the device that held them was lost.
-    pub fn release_device(&self) {
-        self.device.lock().clear();
-    }
 }
 
 /// A column of a lazy batch.

@@ -100,7 +100,7 @@ impl DeviceContext {
         self.pass(Choke::Allocate, || refused("injected fault".to_string()))?;
         let limit = self.caps.max_buffer_bytes;
         if bytes > limit {
-            return Err(GpuError::Limit { what: "the size of a buffer", need: bytes, limit });
+            return Err(GpuError::Limit { what: "the size of a buffer", need: bytes, limit, by_rows: true });
         }
         let size = match size_class(bytes) {
             class if class <= limit => class,

@@ -33,7 +33,12 @@ impl LaunchScope {
     pub fn params(&self, bytes: &[u8]) -> GpuResult<Arc<DeviceBuffer>> {
         if bytes.len() > MAX_PARAMS {
             let need = bytes.len() as u64;
-            return Err(GpuError::Limit { what: "a parameter block", need, limit: MAX_PARAMS as u64 });
+            return Err(GpuError::Limit {
+                what: "a parameter block",
+                need,
+                limit: MAX_PARAMS as u64,
+                by_rows: false,
+            });
         }
         let padded = bytes.len().next_multiple_of(16).max(16);
         let buffer = self.context.allocate(&self.memory, padded as u64, BufferKind::Storage)?;

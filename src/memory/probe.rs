@@ -20,8 +20,12 @@ const TRIPLES: usize = 2048;
 const INT64_RESULTS: usize = 12;
 const FLOAT_RESULTS: usize = 5;
 
-/// Runs the probe and blocks until it is done. What cannot be run counts as not exact.
-pub(crate) fn run(context: &Arc<DeviceContext>, ledger: &Arc<DeviceLedger>) -> Numerics {
+/// Runs the probe and blocks until it is done. A float part that cannot be run counts as not exact; without the integer
+/// part nothing is known of the adapter.
+///
+/// # Errors
+/// The device's own, when the integer part could not be run.
+pub(crate) fn run(context: &Arc<DeviceContext>, ledger: &Arc<DeviceLedger>) -> GpuResult<Numerics> {
     let scope = LaunchScope {
         context: Arc::clone(context),
         memory: MemoryScope::new(ledger, "numerics probe", u64::MAX),
@@ -33,8 +37,7 @@ pub(crate) fn run(context: &Arc<DeviceContext>, ledger: &Arc<DeviceLedger>) -> N
         let inputs = triples(&edges_64(), |random| random);
         let outputs =
             evaluate(&scope, "int64", include_str!("../../shaders/probe/int64.wgsl"), &inputs, INT64_RESULTS);
-        numerics.int64_exact =
-            checked("int64", outputs).is_some_and(|outputs| int64_agrees(&inputs, &outputs));
+        numerics.int64_exact = int64_agrees(&inputs, &outputs?);
     }
     if caps.int64 && caps.float64 {
         let inputs = triples(&edges_64(), near_one_64);
@@ -60,7 +63,7 @@ pub(crate) fn run(context: &Arc<DeviceContext>, ledger: &Arc<DeviceLedger>) -> N
         numerics.float32_denormals = agrees(&inputs, &outputs, canonical_32, &F32_OPS[..3], denormal);
         numerics.float_contraction |= contracted(&inputs, &outputs, canonical_32, multiply_add_32);
     }
-    numerics
+    Ok(numerics)
 }
 
 fn checked<T>(part: &str, outputs: GpuResult<T>) -> Option<T> {

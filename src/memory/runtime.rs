@@ -213,8 +213,8 @@ impl GpuDevice {
         })
     }
 
-    /// Runs the numerics probe unless this process has done so for this adapter and driver. What could not be run
-    /// counts as not exact.
+    /// Runs the numerics probe unless this process has done so for this adapter and driver. A probe that could not be run
+    /// is not remembered.
     fn probe(self: &Arc<Self>) -> GpuResult<Numerics> {
         let caps = &self.caps;
         let key = format!(
@@ -232,7 +232,7 @@ impl GpuDevice {
         if let Some(numerics) = probed.get(&key) {
             return Ok(*numerics);
         }
-        let numerics = probe::run(&context, &self.ledger);
+        let numerics = probe::run(&context, &self.ledger)?;
         tracing::debug!(adapter = caps.name, ?numerics, "numerics probe");
         probed.insert(key, numerics);
         Ok(numerics)
@@ -252,6 +252,13 @@ impl GpuDevice {
     pub fn context(&self) -> GpuResult<Arc<DeviceContext>> {
         let core = self.core()?;
         Ok(DeviceContext::new(core, Arc::clone(&self.caps), Arc::clone(&self.faults)))
+    }
+
+    /// The current generation, if one is open and not lost. Never blocks on the driver.
+    pub fn current(&self) -> Option<Arc<DeviceContext>> {
+        let core =
+            self.shared.current.lock().core.as_ref().filter(|core| !core.check_lost()).map(Arc::clone)?;
+        Some(DeviceContext::new(core, Arc::clone(&self.caps), Arc::clone(&self.faults)))
     }
 
     fn core(&self) -> GpuResult<Arc<ContextCore>> {

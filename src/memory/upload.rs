@@ -162,7 +162,7 @@ fn prepare(scope: &LaunchScope, batches: &[RecordBatch], column: usize) -> GpuRe
 fn allocate(scope: &LaunchScope, len: u64) -> GpuResult<BufferSlice> {
     let limit = scope.context.caps().max_binding_bytes;
     if len > limit {
-        return Err(GpuError::Limit { what: "a column's bytes", need: len, limit });
+        return Err(GpuError::Limit { what: "a column's bytes", need: len, limit, by_rows: true });
     }
     let buffer = scope.context.allocate(&scope.memory, len, BufferKind::Storage)?;
     Ok(BufferSlice { buffer, offset: 0, len })

@@ -8,6 +8,7 @@ use arrow::datatypes::SchemaRef;
 use datafusion::common::{DataFusionError, Result};
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use futures::StreamExt;
 
 use crate::memory::batch::{GpuBatch, SourceBatch};
@@ -159,9 +160,20 @@ impl DeviceStream {
         Some(self.lazy(source))
     }
 
-    /// What a replay needs to go on from here: host batches that were read but not given out, and the live input.
+    /// What a replay needs to go on from here: host batches that were read but not given out, and the live input, or the
+    /// error with which it ended.
     pub(crate) fn into_rest(self) -> ReplaySlot {
-        ReplaySlot { batches: self.border.pending.into(), tail: self.border.input }
+        let border = self.border;
+        let tail = match border.failed {
+            Some(error) => {
+                let end = futures::stream::once(std::future::ready(Err(error)));
+                let end: SendableRecordBatchStream =
+                    Box::pin(RecordBatchStreamAdapter::new(Arc::clone(&border.schema), end));
+                Some(end)
+            }
+            None => border.input,
+        };
+        ReplaySlot { batches: border.pending.into(), tail }
     }
 
     /// The row-local operators applied to a source batch.

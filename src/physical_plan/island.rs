@@ -7,7 +7,6 @@
 use std::future::Future;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use arrow::array::RecordBatch;
 use datafusion::common::runtime::JoinSet;
@@ -17,6 +16,7 @@ use datafusion::physical_plan::ExecutionPlan;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use parking_lot::Mutex;
+use tokio::sync::watch;
 
 use crate::memory::batch::GpuBatch;
 
@@ -56,7 +56,8 @@ pub(crate) struct IslandRun {
     template_inputs: Range<usize>,
     /// Host batches are kept for a replay, because the sources cannot be read again.
     retain: bool,
-    stopped: Arc<AtomicBool>,
+    /// True when no partition needs to go on.
+    stop: watch::Sender<bool>,
 }
 
 /// What a partition's task leaves behind.
@@ -74,9 +75,11 @@ impl IslandRun {
         // Another output partition of the same plan instance may be live: a second copy of the sources beside it would
         // read rows twice.
         let alone = node.properties().partitioning.partition_count() == 1;
-        let repeatable = alone && children.iter().all(|child| is_repeatable(child));
+        // A producer of dynamic filters below may narrow one until its tasks have ended, which nobody here can await.
+        let repeatable =
+            alone && children.iter().all(|child| is_repeatable(child) && !produces_dynamic_filters(child));
         let retain = run.island_scope() && !repeatable;
-        Self { run, template_inputs: inputs, retain, stopped: Arc::new(AtomicBool::new(false)) }
+        Self { run, template_inputs: inputs, retain, stop: watch::Sender::new(false) }
     }
 
     /// Gives every batch of every input partition to `work`. The tasks are aborted when the returned future is dropped.
@@ -95,8 +98,7 @@ impl IslandRun {
         let mut tasks = JoinSet::new();
         for partition in self.template_inputs.clone() {
             let input = DeviceStream::open(child, partition, &self.run)?;
-            let (stopped, retain, work) = (Arc::clone(&self.stopped), self.retain, work.clone());
-            tasks.spawn(drive_partition(partition, input, retain, stopped, work));
+            tasks.spawn(drive_partition(partition, input, self.retain, self.stop.clone(), work.clone()));
         }
         let mut ends = Vec::with_capacity(tasks.len());
         let mut reason = None;
@@ -155,7 +157,25 @@ impl IslandRun {
 fn fresh_cpu_plan(node: &GpuExec, ends: Vec<PartitionEnd>) -> Result<Arc<dyn ExecutionPlan>> {
     // The old streams must be gone before filters are opened.
     drop(ends);
-    fresh(node.cpu_plan()?)
+    fresh(cpu_island(node)?)
+}
+
+/// The CPU plan of `node` and of the row-local GPU nodes below it that gave it lazy batches.
+fn cpu_island(node: &GpuExec) -> Result<Arc<dyn ExecutionPlan>> {
+    let children = node
+        .children()
+        .into_iter()
+        .map(|child| match GpuExec::find(child).filter(|child| child.has_device_output()) {
+            Some(child) => cpu_island(child),
+            None => Ok(Arc::clone(child)),
+        })
+        .collect::<Result<Vec<_>>>()?;
+    node.template().instantiate(&children)
+}
+
+fn produces_dynamic_filters(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    !plan.dynamic_expressions_produced().is_empty()
+        || plan.children().into_iter().any(produces_dynamic_filters)
 }
 
 /// One input partition: keeps [`IN_FLIGHT`] batches under way until the input ends or the island stops.
@@ -163,7 +183,7 @@ async fn drive_partition<W, F>(
     partition: usize,
     mut input: DeviceStream,
     retain: bool,
-    stopped: Arc<AtomicBool>,
+    stop_all: watch::Sender<bool>,
     work: W,
 ) -> PartitionEnd
 where
@@ -171,24 +191,25 @@ where
     F: Future<Output = Result<(), Stop>> + Send + 'static,
 {
     let chain = Arc::clone(input.chain());
+    let mut stopped = stop_all.subscribe();
     let retained: Mutex<Vec<RecordBatch>> = Mutex::new(vec![]);
     let mut in_flight = FuturesUnordered::new();
     let mut stop = None;
     let mut ended = false;
     loop {
-        ended = ended || stop.is_some() || stopped.load(Ordering::Acquire);
         tokio::select! {
             biased;
             Some(done) = in_flight.next(), if !in_flight.is_empty() => {
                 if let Err(why) = done {
-                    stopped.store(true, Ordering::Release);
+                    stop_all.send_replace(true);
                     stop = stop.or(Some(why));
                 }
             }
+            _ = stopped.wait_for(|stopped| *stopped), if !ended => ended = true,
             next = input.next(), if !ended && in_flight.len() < IN_FLIGHT => match next {
                 None => ended = true,
                 Some(Err(error)) => {
-                    stopped.store(true, Ordering::Release);
+                    stop_all.send_replace(true);
                     stop = stop.or(Some(Stop::Error(error)));
                 }
                 Some(Ok(batch)) => {

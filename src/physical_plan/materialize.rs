@@ -22,7 +22,7 @@ use crate::memory::batch::{GpuBatch, LazyColumn};
 
 use super::border::DeviceStream;
 use super::exec::GpuExec;
-use super::replay::RowLocalChain;
+use super::replay::{Replayed, RowLocalChain};
 use super::run::{FallbackReason, RunContext, is_memory_pressure};
 
 /// Batches whose device work is under way at a time: one computes while the next uploads.
@@ -35,7 +35,7 @@ pub(crate) fn execute(
     partition: usize,
     context: &Arc<TaskContext>,
 ) -> Result<SendableRecordBatchStream> {
-    let run = RunContext::open(exec, partition, context)?;
+    let run = RunContext::open(exec, partition, context);
     let input = DeviceStream::through(exec, partition, &run)?;
     let schema = exec.schema();
     let mut builder = RecordBatchReceiverStream::builder(Arc::clone(&schema), 2);
@@ -100,8 +100,12 @@ async fn drive(
         tokio::select! {
             biased;
             Some(done) = in_flight.next(), if !in_flight.is_empty() => {
-                let rows: Vec<RecordBatch> = done?;
-                if !output.push(rows, &run).await? {
+                let done: Replayed = done?;
+                if !output.push(done.rows, &run).await? {
+                    break;
+                }
+                if let Some(error) = done.error {
+                    failed = Some(error);
                     break;
                 }
             }
@@ -130,21 +134,26 @@ fn materialize<'a>(
     run: &'a RunContext,
     chain: &'a RowLocalChain,
     schema: &'a SchemaRef,
-) -> BoxFuture<'a, Result<Vec<RecordBatch>>> {
+) -> BoxFuture<'a, Result<Replayed>> {
     async move {
         let reason = match select_rows(&batch, run).await {
             Ok(None) => FallbackReason::ArithmeticFault,
             Ok(Some(selected)) if !selected.fault => {
                 run.metrics.gpu_batch();
-                return assemble(&batch, &selected, schema);
+                let rows = assemble(&batch, &selected, schema)?;
+                return Ok(Replayed { rows, error: None });
             }
             Ok(Some(_)) => FallbackReason::ArithmeticFault,
             Err(error) if is_memory_pressure(&error) => match batch.split() {
                 Some((first, second)) if first.source().rows() >= MIN_SPLIT_ROWS => {
                     drop(batch);
-                    let mut rows = materialize(first, run, chain, schema).await?;
-                    rows.extend(materialize(second, run, chain, schema).await?);
-                    return Ok(rows);
+                    let mut done = materialize(first, run, chain, schema).await?;
+                    if done.error.is_none() {
+                        let rest = materialize(second, run, chain, schema).await?;
+                        done.rows.extend(rest.rows);
+                        done.error = rest.error;
+                    }
+                    return Ok(done);
                 }
                 _ => error.into(),
             },
@@ -178,7 +187,7 @@ async fn select_rows(batch: &GpuBatch, run: &RunContext) -> GpuResult<Option<Sel
     for expr in outputs.iter().chain(&program.selection) {
         expr.collect_columns(&mut needed);
     }
-    let scope = run.launch()?;
+    let scope = run.launch().await?;
     let segment = Segment {
         columns: batch.source().device_columns(&scope, &needed).await?,
         rows: batch.source().rows(),

@@ -18,3 +18,4 @@ pub mod template;
 pub use exec::GpuExec;
 pub use op::{BreakerOp, DeviceOp, OpKind, RowLocalOp};
 pub use template::Template;
+pub(crate) use run::selector;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arrow::array::RecordBatch;
 use datafusion::catalog::memory::{DataSourceExec, MemorySourceConfig};
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
-use datafusion::common::{Result, internal_err};
+use datafusion::common::{DataFusionError, Result, internal_err};
 use datafusion::datasource::physical_plan::FileScanConfig;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExpr;
@@ -20,7 +20,7 @@ use datafusion::physical_plan::recursive_query::RecursiveQueryExec;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::work_table::WorkTableExec;
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
-use futures::{StreamExt, TryStreamExt};
+use futures::StreamExt;
 use parking_lot::Mutex;
 
 use super::template::Template;
@@ -109,6 +109,22 @@ impl ExecutionPlan for ReplayExec {
     }
 }
 
+/// The CPU's answer for one lazy batch.
+#[derive(Default)]
+pub(crate) struct Replayed {
+    /// Rows in order, with the boundaries that the CPU nodes gave them.
+    pub rows: Vec<RecordBatch>,
+    /// The error that came after those rows. A parent that needs no more rows never asks for it.
+    pub error: Option<DataFusionError>,
+}
+
+impl Replayed {
+    /// All rows, or the error: for a parent that needs every row.
+    pub(crate) fn complete(self) -> Result<Vec<RecordBatch>> {
+        self.error.map_or(Ok(self.rows), Err)
+    }
+}
+
 /// The row-local CPU nodes between a host border and the consumer of its batches.
 #[derive(Debug, Clone)]
 pub(crate) struct RowLocalChain {
@@ -137,14 +153,25 @@ impl RowLocalChain {
         self.templates.iter().try_fold(leaf, |plan, template| template.instantiate(&[plan]))
     }
 
-    /// What DataFusion's own nodes make of `batches`: rows, or their error.
+    /// What DataFusion's own nodes make of `batches`: rows, and the error after which there are no more.
     pub(crate) async fn replay(
         &self,
         batches: &[RecordBatch],
         context: &Arc<TaskContext>,
-    ) -> Result<Vec<RecordBatch>> {
+    ) -> Result<Replayed> {
         let leaf = Arc::new(ReplayExec::partition(&self.border, self.partition, batches.to_vec()));
-        self.plan_over(leaf)?.execute(self.partition, Arc::clone(context))?.try_collect().await
+        let mut stream = self.plan_over(leaf)?.execute(self.partition, Arc::clone(context))?;
+        let mut replayed = Replayed::default();
+        while let Some(next) = stream.next().await {
+            match next {
+                Ok(batch) => replayed.rows.push(batch),
+                Err(error) => {
+                    replayed.error = Some(error);
+                    break;
+                }
+            }
+        }
+        Ok(replayed)
     }
 }
 

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use datafusion::common::Result;
+use datafusion::common::runtime::SpawnedTask;
 use datafusion::execution::TaskContext;
 
-use crate::config::{FallbackPolicy, FallbackScope, GpuOptions, Placement};
+use crate::config::{FallbackPolicy, FallbackScope, GpuOptions};
 use crate::error::{GpuError, GpuResult};
 use crate::memory::budget::MemoryScope;
 use crate::memory::caps::DeviceCaps;
@@ -49,10 +50,7 @@ pub(crate) struct RunContext {
 impl RunContext {
     /// The context of partition `partition` of `node`. Without a device (none registered, or lost for good) every batch
     /// will fall back.
-    ///
-    /// # Errors
-    /// An option that cannot be understood, e.g. `gpu.memory_limit`.
-    pub(crate) fn open(node: &GpuExec, partition: usize, task: &Arc<TaskContext>) -> Result<Arc<Self>> {
+    pub(crate) fn open(node: &GpuExec, partition: usize, task: &Arc<TaskContext>) -> Arc<Self> {
         let config = task.session_config();
         let options = config.options().extensions.get::<GpuOptions>().cloned().unwrap_or_default();
         let device = config
@@ -69,7 +67,7 @@ impl RunContext {
             Err(_) => None,
         };
         let metrics = GpuMetrics::new(node.metrics_set(), partition);
-        Ok(Arc::new(Self { node: name, options, device, memory, task: Arc::clone(task), metrics }))
+        Arc::new(Self { node: name, options, device, memory, task: Arc::clone(task), metrics })
     }
 
     pub(crate) fn task(&self) -> &Arc<TaskContext> {
@@ -84,14 +82,6 @@ impl RunContext {
         usize::try_from(self.options.batch_bytes.0).unwrap_or(usize::MAX)
     }
 
-    /// Whether the CPU should take a batch of `rows` rows, the last of its input, after `seen` rows of the whole input: the
-    /// late form of `gpu.min_rows`, for inputs whose size was not known when the plan was made.
-    pub(crate) fn is_too_small(&self, rows: usize, seen: usize) -> bool {
-        self.options.placement == Placement::Auto
-            && rows < self.options.batch_rows
-            && seen < self.options.min_rows
-    }
-
     /// Whether a failure re-runs the whole island rather than the batch that failed.
     pub(crate) fn island_scope(&self) -> bool {
         self.options.fallback_scope == FallbackScope::Island
@@ -101,13 +91,23 @@ impl RunContext {
     ///
     /// # Errors
     /// [`GpuError::NoAdapter`] or [`GpuError::DeviceLost`].
-    pub(crate) fn launch(&self) -> GpuResult<LaunchScope> {
+    pub(crate) async fn launch(&self) -> GpuResult<LaunchScope> {
         let device = self.device.as_ref().map_err(Clone::clone)?;
+        let context = match device.current() {
+            Some(context) => context,
+            None => {
+                // Opening a device takes tens of milliseconds: not on a worker of the runtime.
+                let device = Arc::clone(device);
+                let opened = SpawnedTask::spawn_blocking(move || device.context()).await;
+                opened
+                    .map_err(|error| GpuError::Internal(format!("the device was not opened: {error}")))??
+            }
+        };
         let memory = self
             .memory
             .clone()
             .ok_or_else(|| GpuError::Internal("no memory scope for an open device".to_owned()))?;
-        Ok(LaunchScope { context: device.context()?, memory, stats: Arc::clone(&self.metrics.stats) })
+        Ok(LaunchScope { context, memory, stats: Arc::clone(&self.metrics.stats) })
     }
 
     /// Counts and reports a fallback.
@@ -143,10 +143,11 @@ fn default_memory_limit(caps: &DeviceCaps) -> u64 {
     caps.memory_bytes.map_or(2 << 30, |bytes| bytes / 4 * 3)
 }
 
-/// Whether less work at a time could help against `error`.
+/// Whether fewer rows at a time could help against `error`.
 pub(crate) fn is_memory_pressure(error: &GpuError) -> bool {
-    matches!(
-        error,
-        GpuError::OutOfDeviceMemory { .. } | GpuError::AllocationRefused { .. } | GpuError::Limit { .. }
-    )
+    match error {
+        GpuError::OutOfDeviceMemory { .. } | GpuError::AllocationRefused { .. } => true,
+        GpuError::Limit { by_rows, .. } => *by_rows,
+        _ => false,
+    }
 }

@@ -1,11 +1,13 @@
 //! Falling back to the CPU: at every stage, in both scopes, with right row counts.
 
+use datafusion::physical_plan::ExecutionPlan;
 use datafusion_wgpu::memory::faults::Choke;
 use datafusion_wgpu::physical_plan::replay;
 
 use crate::harness::{Gpu, TestResult, cpu, expected, register_files, run, run_plan, write_files};
 
-const AGGREGATE: &str = "SELECT count(*), count(k), sum(v), min(d), max(f), avg(id), sum(d * d) FILTER (WHERE k > 500) FROM t WHERE v > 20000";
+const AGGREGATE: &str = "SELECT count(*), count(k), sum(v), min(d), max(f), avg(id), sum(d * d) FILTER (WHERE k > 500), \
+     count(id, k), count(k, f) FILTER (WHERE v > 30000) FROM t WHERE v > 20000";
 const ROWS: &str = "SELECT id, s, v + id AS w, d * d AS dd FROM t WHERE v > 50000 AND (k IS NULL OR k < 900)";
 
 async fn files(gpu: &Gpu, dir: &tempfile::TempDir) -> TestResult {
@@ -120,7 +122,7 @@ async fn too_little_device_memory() -> TestResult {
     gpu.set("memory_limit", "'192KiB'").await?;
     let ran = gpu.run(AGGREGATE).await?;
     assert_eq!(ran.rows, expected(dir.path(), AGGREGATE).await?);
-    assert!(ran.gpu_batches > 0, "{ran:?}");
+    assert!(ran.gpu_batches > 0 && ran.fallbacks.is_empty() && ran.cpu_batches == 0, "{ran:?}");
     gpu.set("memory_limit", "'1KiB'").await?;
     gpu.set("fallback", "'error'").await?;
     let error = gpu.run(AGGREGATE).await.err().ok_or("the query must fail")?.to_string();
@@ -185,21 +187,38 @@ async fn dynamic_filters_stay_fed() -> TestResult {
             }
         }
     }
-    // Sorted input in small row groups: once the minimum is known, later row groups are pruned.
-    let one = Gpu::new(1).await?;
-    register_files(&one.ctx, "t", dir.path()).await?;
-    let plan = one.ctx.sql("SELECT min(id) FROM t").await?.create_physical_plan().await?;
-    let plan_text = datafusion::physical_plan::displayable(plan.as_ref()).indent(false).to_string();
-    let ran = run_plan(&one.ctx, std::sync::Arc::clone(&plan)).await?;
-    assert_eq!(ran.rows, ["0"], "{plan_text}");
     Ok(())
+}
+
+/// Sorted input in small row groups: once the minimum is known, the scan prunes what comes later.
+#[tokio::test(flavor = "multi_thread")]
+async fn scans_are_pruned_by_what_was_aggregated() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    write_files(dir.path(), 20, 7_001)?;
+    // The filter comes with a partial aggregate, so two partitions; each reads its files in order.
+    let gpu = Gpu::new(2).await?;
+    register_files(&gpu.ctx, "t", dir.path()).await?;
+    let plan = gpu.ctx.sql("SELECT min(id) FROM t").await?.create_physical_plan().await?;
+    let ran = run_plan(&gpu.ctx, std::sync::Arc::clone(&plan)).await?;
+    assert_eq!(ran.rows, ["0"]);
+    assert!(ran.nodes.iter().any(|node| node == "GpuAggregateExec"), "{}", ran.plan);
+    let read = scanned_rows(&plan);
+    assert!(read > 0 && read < 20 * 7_001, "the scan gave {read} rows, nothing was pruned\n{}", ran.plan);
+    Ok(())
+}
+
+/// Rows that the leaves of a plan gave.
+fn scanned_rows(plan: &std::sync::Arc<dyn ExecutionPlan>) -> usize {
+    let children = plan.children();
+    if children.is_empty() {
+        return plan.metrics().and_then(|metrics| metrics.output_rows()).unwrap_or(0);
+    }
+    children.into_iter().map(scanned_rows).sum()
 }
 
 /// A leaf that cannot be read again: the island is replayed from what was read and the live rest.
 #[tokio::test(flavor = "multi_thread")]
 async fn retained_batches_and_live_rest() -> TestResult {
-    let dir = tempfile::tempdir()?;
-    write_files(dir.path(), 1, 50)?;
     let gpu = Gpu::new(2).await?;
     gpu.ctx.register_table("t", crate::sources::once(3, 4_000)?)?;
     gpu.set("fallback_scope", "'island'").await?;
@@ -215,6 +234,51 @@ async fn retained_batches_and_live_rest() -> TestResult {
         assert_eq!(ran.rows, want, "{n}");
         assert!(ran.fallbacks.iter().any(|(code, _)| code == "KernelFault"), "{ran:?}");
     }
+    Ok(())
+}
+
+/// A source that ends in an error: the error is the answer, also where a failure on the device came before it.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_input_that_fails_under_a_fallback() -> TestResult {
+    let gpu = Gpu::new(2).await?;
+    for scope in ["batch", "island"] {
+        gpu.set("fallback_scope", &format!("'{scope}'")).await?;
+        for sql in [AGGREGATE, ROWS] {
+            for n in 1..5 {
+                gpu.ctx.register_table("t", crate::sources::failing(3, 4_000)?)?;
+                gpu.device.faults().fail(Choke::Submit, n);
+                let error = gpu.run(sql).await.err().ok_or("the query must fail")?.to_string();
+                gpu.device.faults().clear();
+                assert!(error.contains("the source broke"), "{scope} {n}: {error}");
+                gpu.ctx.deregister_table("t")?;
+            }
+        }
+    }
+    settle(&gpu).await
+}
+
+/// Rows before the row that raises go out, for a parent that needs no more than those: as on the CPU.
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_before_an_error() -> TestResult {
+    let gpu = Gpu::new(1).await?;
+    let off = cpu(1);
+    for ctx in [&gpu.ctx, &off] {
+        ctx.sql(
+            "CREATE TABLE t AS SELECT value AS id, \
+             CASE WHEN value = 2500 THEN 10000000000000000000000000000.00 ELSE 1.00 END AS z \
+             FROM generate_series(1, 2900)",
+        )
+        .await?;
+    }
+    let sql = "SELECT unnest(make_array(id)) AS u FROM t WHERE z * z * z > 0 LIMIT 3";
+    let (want, got) = (run(&off, sql).await?, gpu.run(sql).await?);
+    assert_eq!(got.rows, want.rows);
+    assert!(got.nodes.iter().any(|node| node == "GpuFilterExec") && got.cpu_batches > 0, "{got:?}");
+    let all = "SELECT id FROM t WHERE z * z * z > 0";
+    let (want, got) = (run(&off, all).await, gpu.run(all).await);
+    let text = |error: Option<Box<dyn std::error::Error + Send + Sync>>| error.map(|error| error.to_string());
+    let (want, got) = (text(want.err()), text(got.err()));
+    assert!(want.is_some() && want == got, "{want:?} and {got:?}");
     Ok(())
 }
 

@@ -15,6 +15,8 @@ use crate::harness::{TestResult, table};
 /// A partition that can be read once; a second read gives an error.
 #[derive(Debug)]
 struct Once {
+    /// The rows end in an error.
+    fails: bool,
     schema: SchemaRef,
     batches: std::sync::Mutex<Option<Vec<RecordBatch>>>,
 }
@@ -27,7 +29,10 @@ impl PartitionStream for Once {
     fn execute(&self, _: Arc<TaskContext>) -> SendableRecordBatchStream {
         let taken = self.batches.lock().ok().and_then(|mut batches| batches.take());
         let items: Vec<datafusion::error::Result<RecordBatch>> = match taken {
-            Some(batches) => batches.into_iter().map(Ok).collect(),
+            Some(batches) => {
+                let end = self.fails.then(|| datafusion::common::exec_err!("the source broke"));
+                batches.into_iter().map(Ok).chain(end).collect()
+            }
             None => vec![datafusion::common::exec_err!("this source was read before")],
         };
         Box::pin(RecordBatchStreamAdapter::new(Arc::clone(&self.schema), futures::stream::iter(items)))
@@ -36,6 +41,15 @@ impl PartitionStream for Once {
 
 /// A table of `partitions` partitions of `rows` rows in batches of 700, each of which can be read once.
 pub fn once(partitions: i64, rows: i64) -> TestResult<Arc<dyn TableProvider>> {
+    partitioned(partitions, rows, false)
+}
+
+/// The same, but each partition ends in an error.
+pub fn failing(partitions: i64, rows: i64) -> TestResult<Arc<dyn TableProvider>> {
+    partitioned(partitions, rows, true)
+}
+
+fn partitioned(partitions: i64, rows: i64, fails: bool) -> TestResult<Arc<dyn TableProvider>> {
     let schema = table(0, 1)?.schema();
     let parts = (0..partitions)
         .map(|p| {
@@ -44,8 +58,11 @@ pub fn once(partitions: i64, rows: i64) -> TestResult<Arc<dyn TableProvider>> {
                 .step_by(700)
                 .map(|at| all.slice(at, 700.min(rows as usize - at)))
                 .collect();
-            let part: Arc<dyn PartitionStream> =
-                Arc::new(Once { schema: Arc::clone(&schema), batches: std::sync::Mutex::new(Some(batches)) });
+            let part: Arc<dyn PartitionStream> = Arc::new(Once {
+                fails,
+                schema: Arc::clone(&schema),
+                batches: std::sync::Mutex::new(Some(batches)),
+            });
             Ok(part)
         })
         .collect::<TestResult<Vec<_>>>()?;

@@ -82,6 +82,7 @@ pub(super) fn batches(accumulators: &[Accumulator], caps: &DeviceCaps) -> GpuRes
                 what: "bytes of workgroup memory",
                 need,
                 limit: caps.workgroup_bytes.into(),
+                by_rows: false,
             });
         }
         match batches.last_mut() {

@@ -203,7 +203,10 @@ async fn binding_limit_is_named_and_predicted() {
     reduce(&scope, &program, &one, &segments).await.expect("four buffers");
     let error = reduce(&scope, &program, &two, &segments).await.expect_err("six buffers");
     assert!(
-        matches!(error, GpuError::Limit { what: "storage buffers of one kernel", need: 6, limit: 4 }),
+        matches!(
+            error,
+            GpuError::Limit { what: "storage buffers of one kernel", need: 6, limit: 4, by_rows: false }
+        ),
         "{error}"
     );
 }

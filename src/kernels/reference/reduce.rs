@@ -6,6 +6,7 @@ use arrow::datatypes::{
     Int32Type, Int64Type, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
 };
 
+use crate::error::{GpuError, GpuResult};
 use crate::kernels::expr::ValueType;
 use crate::kernels::program::Program;
 use crate::kernels::reduce::{AggregateKind, AggregateSpec, AggregateState, ReduceResult, wrap64};
@@ -77,8 +78,10 @@ fn update(kind: AggregateKind, ty: ValueType, state: &mut AggregateState, value:
 
 /// Adds an array of argument values to a state: `ty` is the argument's type, `filter` counts where true.
 ///
-/// `array` is `None` for [`AggregateKind::CountRows`]. [`AggregateKind::Count`] takes arrays of any type; for the others
-/// an array of another type than `ty` is a caller's error and adds nothing.
+/// `array` is `None` for [`AggregateKind::CountRows`]. [`AggregateKind::Count`] takes arrays of any type.
+///
+/// # Errors
+/// [`GpuError::Internal`] when the array is missing or not of type `ty`.
 pub fn update_from_array(
     kind: AggregateKind,
     ty: ValueType,
@@ -86,22 +89,22 @@ pub fn update_from_array(
     array: Option<&ArrayRef>,
     rows: usize,
     filter: Option<&BooleanArray>,
-) {
+) -> GpuResult<()> {
     let passes = |row: usize| filter.is_none_or(|f| row < f.len() && f.is_valid(row) && f.value(row));
     let array = match (kind, array) {
         (AggregateKind::CountRows, _) => {
             state.count += (0..rows).filter(|&row| passes(row)).count() as u64;
-            return;
+            return Ok(());
         }
         (_, Some(array)) => array,
-        (_, None) => return,
+        (_, None) => return Err(GpuError::Internal(format!("{kind:?} without an argument"))),
     };
     let rows = rows.min(array.len());
     if kind == AggregateKind::Count {
         let nulls = array.logical_nulls();
         let valid = |row: usize| nulls.as_ref().is_none_or(|n| n.is_valid(row));
         state.count += (0..rows).filter(|&row| passes(row) && valid(row)).count() as u64;
-        return;
+        return Ok(());
     }
     let mut add = |row: usize, value: i128| {
         if passes(row) {
@@ -133,8 +136,12 @@ pub fn update_from_array(
         (ValueType::Decimal { .. }, DataType::Decimal128(..)) => {
             each::<Decimal128Type>(array, rows, |v| v, &mut add);
         }
-        _ => debug_assert!(false, "{kind:?} of {ty:?} over {}", array.data_type()),
+        _ => {
+            let found = array.data_type();
+            return Err(GpuError::Internal(format!("{kind:?} of {ty:?} over {found}")));
+        }
     }
+    Ok(())
 }
 
 fn each<T: ArrowPrimitiveType>(

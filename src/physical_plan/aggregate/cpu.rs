@@ -3,8 +3,9 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use arrow::array::RecordBatch;
-use datafusion::common::{Result, internal_datafusion_err};
+use arrow::array::{Array, ArrayRef, RecordBatch};
+use arrow::buffer::NullBuffer;
+use datafusion::common::{Result, internal_datafusion_err, internal_err};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
 use datafusion::physical_expr::expressions::CastExpr;
@@ -21,7 +22,7 @@ use super::value_type;
 pub(super) struct CpuAggregate {
     kind: AggregateKind,
     ty: ValueType,
-    arg: Option<Arc<dyn PhysicalExpr>>,
+    args: Vec<Arc<dyn PhysicalExpr>>,
     filter: Option<Arc<dyn PhysicalExpr>>,
 }
 
@@ -33,17 +34,18 @@ impl CpuAggregate {
         filter: Option<Arc<dyn PhysicalExpr>>,
     ) -> Result<Self> {
         let missing = || internal_datafusion_err!("GpuAggregateExec: {} has no argument", function.name());
-        let arg = match spec.kind {
-            AggregateKind::CountRows => None,
+        let args = match spec.kind {
+            // A count may have several arguments, of which none may be NULL; that of count(*) is a literal.
+            AggregateKind::CountRows | AggregateKind::Count => function.expressions(),
             AggregateKind::SumAsFloat64 => {
                 // avg(CAST(x AS Float64)): the state is made of x itself.
                 let expr = function.expressions().into_iter().next().ok_or_else(missing)?;
                 let cast = expr.downcast_ref::<CastExpr>().ok_or_else(missing)?;
-                Some(Arc::clone(cast.expr()))
+                vec![Arc::clone(cast.expr())]
             }
-            _ => Some(function.expressions().into_iter().next().ok_or_else(missing)?),
+            _ => vec![function.expressions().into_iter().next().ok_or_else(missing)?],
         };
-        Ok(Self { kind: spec.kind, ty: value_type(spec), arg, filter })
+        Ok(Self { kind: spec.kind, ty: value_type(spec), args, filter })
     }
 }
 
@@ -62,20 +64,37 @@ pub(super) fn reduce(aggregates: &[CpuAggregate], batches: &[RecordBatch]) -> Re
                     Some(filter) => Cow::Owned(batch_filter(batch, filter)?),
                     None => Cow::Borrowed(batch),
                 };
-                let array = match &aggregate.arg {
-                    Some(arg) => Some(arg.evaluate(&rows)?.into_array(rows.num_rows())?),
-                    None => None,
-                };
-                update_from_array(
-                    aggregate.kind,
-                    aggregate.ty,
-                    &mut state,
-                    array.as_ref(),
-                    rows.num_rows(),
-                    None,
-                );
+                let arrays = aggregate
+                    .args
+                    .iter()
+                    .map(|arg| arg.evaluate(&rows)?.into_array(rows.num_rows()))
+                    .collect::<Result<Vec<_>>>()?;
+                match (aggregate.kind, arrays.as_slice()) {
+                    (AggregateKind::CountRows | AggregateKind::Count, arrays) => {
+                        state.count += without_nulls(arrays, rows.num_rows());
+                    }
+                    (kind, [array]) => {
+                        update_from_array(
+                            kind,
+                            aggregate.ty,
+                            &mut state,
+                            Some(array),
+                            rows.num_rows(),
+                            None,
+                        )?;
+                    }
+                    (kind, arrays) => return internal_err!("{kind:?} of {} arguments", arrays.len()),
+                }
             }
             Ok(state)
         })
         .collect()
+}
+
+/// Rows in which no array is NULL.
+fn without_nulls(arrays: &[ArrayRef], rows: usize) -> u64 {
+    let valid = arrays
+        .iter()
+        .fold(None, |all, array| NullBuffer::union(all.as_ref(), array.logical_nulls().as_ref()));
+    (rows - valid.map_or(0, |valid| valid.null_count())) as u64
 }

@@ -8,14 +8,11 @@ mod cpu;
 mod dynamic_filter;
 mod finish;
 mod resident;
-#[cfg(test)]
-mod tests;
 
 use std::any::Any;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arrow::datatypes::SchemaRef;
 use datafusion::common::{Result, internal_datafusion_err};
@@ -182,7 +179,7 @@ impl BreakerOp for AggregateOp {
         partition: usize,
         context: Arc<TaskContext>,
     ) -> Result<SendableRecordBatchStream> {
-        let run = RunContext::open(&node, partition, &context)?;
+        let run = RunContext::open(&node, partition, &context);
         let [child] = node.children()[..] else {
             return Err(internal_datafusion_err!("GpuAggregateExec must have one child"));
         };
@@ -208,7 +205,6 @@ async fn collect(
     let job = Arc::new(Job {
         params: op.params.resolve().ok(),
         bounds: DynamicBounds::new(op.dynamic_filter.as_ref(), &op.aggregates, &op.functions, run.task()),
-        rows: AtomicUsize::new(0),
         states: Mutex::new(op.aggregates.iter().map(|spec| spec.kind.init()).collect()),
         node: Arc::clone(&node),
         run: Arc::clone(&run),
@@ -252,21 +248,13 @@ struct Job {
     /// Values of the operator's parameters; `None` where they could not be computed.
     params: Option<ParamValues>,
     bounds: Option<DynamicBounds>,
-    /// Input rows seen by all partitions.
-    rows: AtomicUsize,
     states: Mutex<Vec<AggregateState>>,
 }
 
 impl Job {
     /// Aggregates one batch into the running states.
     async fn add(self: Arc<Self>, batch: GpuBatch, chain: Arc<RowLocalChain>) -> Result<(), Stop> {
-        let rows = batch.source().rows();
-        let seen = self.rows.fetch_add(rows, Ordering::Relaxed) + rows;
-        let states = if self.run.is_too_small(rows, seen) {
-            self.reduce_on_cpu(&batch, &chain).await?
-        } else {
-            self.reduce_batch(batch, &chain).await?
-        };
+        let states = self.reduce_batch(batch, &chain).await?;
         let op = AggregateOp::of(&self.node)?;
         let merged = {
             let mut running = self.states.lock();
@@ -322,7 +310,7 @@ impl Job {
 
     async fn reduce_on_cpu(&self, batch: &GpuBatch, chain: &RowLocalChain) -> Result<Vec<AggregateState>> {
         self.run.metrics.cpu_batch();
-        let rows = chain.replay(batch.source().host(), self.run.task()).await?;
+        let rows = chain.replay(batch.source().host(), self.run.task()).await?.complete()?;
         cpu::reduce(&AggregateOp::of(&self.node)?.cpu, &rows)
     }
 
@@ -342,7 +330,7 @@ impl Job {
         aggregates: &[AggregateSpec],
         needed: &BTreeSet<usize>,
     ) -> GpuResult<ReduceResult> {
-        let scope = self.run.launch()?;
+        let scope = self.run.launch().await?;
         let columns = batch.source().device_columns(&scope, needed).await?;
         let segment = Segment { columns, rows: batch.source().rows() };
         let mut results = reduce(&scope, program, aggregates, &[segment]).await?;

@@ -51,7 +51,7 @@ impl ResidentAggregate {
             return plan_err!("the plan has no GpuAggregateExec");
         };
         let op = AggregateOp::of(&node)?;
-        let run = RunContext::open(&node, 0, task)?;
+        let run = RunContext::open(&node, 0, task);
         let [child] = node.children()[..] else {
             return plan_err!("{} must have one child", node.name());
         };
@@ -68,7 +68,7 @@ impl ResidentAggregate {
                 }
                 let (_, _, needed) =
                     kernel.as_ref().ok_or_else(|| internal_datafusion_err!("the fused kernel is missing"))?;
-                let columns = batch.source().device_columns(&run.launch()?, needed).await?;
+                let columns = batch.source().device_columns(&run.launch().await?, needed).await?;
                 segments.push(Segment { columns, rows: batch.source().rows() });
             }
         }
@@ -101,7 +101,7 @@ impl ResidentAggregate {
     /// The device's own; a plan error when a value met an arithmetic fault, since there is no CPU to decide here.
     pub async fn launch(&self) -> Result<ResidentRun> {
         let op = AggregateOp::of(&self.node)?;
-        let scope = self.run.launch()?;
+        let scope = self.run.launch().await?;
         let before = scope.stats.snapshot().kernel_ns;
         let start = Instant::now();
         let results = reduce(&scope, &self.program, &self.aggregates, &self.segments).await?;
