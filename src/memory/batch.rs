@@ -119,6 +119,8 @@ pub struct GpuBatch {
     columns: Vec<LazyColumn>,
     selection: Option<Arc<Expr>>,
     params: Vec<(ValueType, Scalar)>,
+    /// Columns that may fault, each with the selection under which it was computed.
+    fallible: Vec<(Arc<Expr>, Option<Arc<Expr>>)>,
     undecided: bool,
 }
 
@@ -126,7 +128,7 @@ impl GpuBatch {
     /// All columns and rows of `source`.
     pub fn new(source: Arc<SourceBatch>) -> Self {
         let columns = (0..source.schema().fields().len()).map(LazyColumn::Source).collect();
-        Self { source, columns, selection: None, params: vec![], undecided: false }
+        Self { source, columns, selection: None, params: vec![], fallible: vec![], undecided: false }
     }
 
     /// The rows behind the batch.
@@ -213,8 +215,32 @@ impl GpuBatch {
         Ok(())
     }
 
-    /// Replaces the columns.
+    /// Replaces the columns. Those that are computed here and may fault are remembered with the selection as it is now:
+    /// the CPU would compute them for these rows, whatever happens to rows and columns above.
     pub fn set_columns(&mut self, columns: Vec<LazyColumn>) {
+        for column in &columns {
+            if let LazyColumn::Computed(expr) = column
+                && expr.may_fault()
+                && !self.fallible.iter().any(|(known, _)| known == expr)
+            {
+                self.fallible.push((Arc::clone(expr), self.selection.clone()));
+            }
+        }
         self.columns = columns;
+    }
+
+    /// The selection for a kernel that evaluates `evaluated` for every selected row. A fallible column that this kernel
+    /// would evaluate for fewer rows than the CPU is evaluated by the selection itself, for all rows: a fault there makes
+    /// the CPU decide, so that no error of its is lost.
+    pub fn guarded_selection(&self, evaluated: &[&Arc<Expr>]) -> Option<Arc<Expr>> {
+        let narrowed = |at: &Option<Arc<Expr>>| *at != self.selection;
+        let guards =
+            self.fallible.iter().filter(|(expr, at)| narrowed(at) || !evaluated.contains(&expr)).map(
+                |(expr, _)| {
+                    let null = Arc::new(Expr::IsNull(Arc::clone(expr)));
+                    Arc::new(Expr::Or(null, Arc::new(Expr::IsNotNull(Arc::clone(expr)))))
+                },
+            );
+        self.selection.iter().cloned().chain(guards).reduce(|all, guard| Arc::new(Expr::And(all, guard)))
     }
 }

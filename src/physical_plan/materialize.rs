@@ -182,7 +182,9 @@ async fn select_rows(batch: &GpuBatch, run: &RunContext) -> GpuResult<Option<Sel
             LazyColumn::Source(_) => None,
         })
         .collect();
-    let program = Program { selection: batch.selection().cloned(), params: batch.params().to_vec() };
+    let evaluated: Vec<_> = outputs.iter().collect();
+    let selection = batch.guarded_selection(&evaluated);
+    let program = Program { selection, params: batch.params().to_vec() };
     let mut needed = BTreeSet::new();
     for expr in outputs.iter().chain(&program.selection) {
         expr.collect_columns(&mut needed);

@@ -215,6 +215,14 @@ impl Expr {
         })
     }
 
+    /// Whether a value may meet an arithmetic fault, for all that is known before the data is: 128 bits may overflow in
+    /// decimal arithmetic and in casts to decimals.
+    pub fn may_fault(&self) -> bool {
+        let decimal = matches!(self.value_type(), ValueType::Decimal { .. });
+        let own = decimal && matches!(self, Expr::Arith { .. } | Expr::Negate(_) | Expr::Cast { .. });
+        own || self.children().into_iter().any(|child| child.may_fault())
+    }
+
     /// Adds the source columns that the expression reads to `out`.
     pub fn collect_columns(&self, out: &mut std::collections::BTreeSet<usize>) {
         if let Expr::Column { index, .. } = self {

@@ -107,10 +107,13 @@ impl AggregateOp {
         batch: &GpuBatch,
         own: &ParamValues,
     ) -> Result<(Program, Vec<AggregateSpec>, BTreeSet<usize>)> {
-        let mut program = Program { selection: batch.selection().cloned(), params: batch.params().to_vec() };
-        let base = program.params.len();
-        program.params.extend_from_slice(own);
+        let mut params = batch.params().to_vec();
+        let base = params.len();
+        params.extend_from_slice(own);
         let aggregates = self.rebased(batch, base)?;
+        let unfiltered = aggregates.iter().filter(|spec| spec.filter.is_none());
+        let evaluated: Vec<_> = unfiltered.filter_map(|spec| spec.arg.as_ref()).collect();
+        let program = Program { selection: batch.guarded_selection(&evaluated), params };
         let mut needed = BTreeSet::new();
         let inputs = aggregates.iter().flat_map(|spec| spec.arg.iter().chain(&spec.filter));
         for expr in inputs.chain(&program.selection) {
