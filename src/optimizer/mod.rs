@@ -131,7 +131,7 @@ pub(crate) fn offload(
         return refused(plan, &reason);
     }
     let mut tagged = Tagged::new(plan, &RuleContext { caps, options });
-    review::review(&mut tagged, options);
+    review::review(&mut tagged, caps, options);
     finish(plan, &tagged, config)
 }
 

@@ -229,6 +229,24 @@ async fn switched_off_or_without_device_the_plan_is_the_same() {
     assert_eq!(few.codes("AggregateExec"), ["BindingLimit", "BindingLimit"], "{few}");
 }
 
+/// Each operator fits, and all of them in one kernel do not.
+#[tokio::test]
+async fn what_is_fused_must_fit_together() {
+    let ctx = SessionContext::new();
+    ctx.sql("CREATE TABLE w (a INT, b INT, c INT, d INT, e INT, f INT)").await.unwrap();
+    let sql = "SELECT sum(d), sum(e), sum(f) FROM w WHERE a > 1 AND b > 2 AND c > 3";
+    let plan = ctx.sql(sql).await.unwrap().create_physical_plan().await.unwrap();
+    let with = |max_storage_buffers| {
+        let caps = DeviceCaps { max_storage_buffers, ..DeviceCaps::for_tests() };
+        offload(&plan, &caps, &force(), ctx.state().config_options()).report
+    };
+    // Three nullable columns take six buffers, six take twelve; six more are for other things.
+    let (few, enough) = (with(17), with(18));
+    assert_eq!(few.codes("FilterExec"), ["BindingLimit"], "{few}");
+    assert!(!few.uses_gpu(), "{few}");
+    assert!(enough.uses_gpu() && enough.codes("FilterExec").is_empty(), "{enough}");
+}
+
 #[tokio::test]
 async fn aggregates_decline_with_their_reasons() {
     let ctx = session(4);
@@ -446,7 +464,7 @@ async fn a_conversion_that_fails_keeps_the_cpu_plan() {
     let plan = ctx.sql(Q).await.unwrap().create_physical_plan().await.unwrap();
     let (caps, options) = (DeviceCaps::for_tests(), force());
     let mut tagged = Tagged::new(&plan, &RuleContext { caps: &caps, options: &options });
-    review::review(&mut tagged, &options);
+    review::review(&mut tagged, &caps, &options);
     for node in &mut tagged.nodes {
         if let tag::Verdict::Gpu(proposal) = &mut node.verdict {
             proposal.nodes = 99;

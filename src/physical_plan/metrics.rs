@@ -75,16 +75,17 @@ impl GpuMetrics {
         self.cpu_batches.add(1);
     }
 
-    /// Counts a fallback.
-    pub(crate) fn fallback(&self, code: &'static str) {
+    /// Counts a fallback; true for the first of its kind.
+    pub(crate) fn fallback(&self, code: &'static str) -> bool {
         let mut fallbacks = self.fallbacks.lock();
         if let Some((_, count)) = fallbacks.iter().find(|(known, _)| *known == code) {
             count.add(1);
-            return;
+            return false;
         }
         let count = MetricBuilder::new(&self.set).counter(format!("fallback.{code}"), self.partition);
         count.add(1);
         fallbacks.push((code, count));
+        true
     }
 }
 

@@ -115,10 +115,15 @@ impl RunContext {
     /// # Errors
     /// [`GpuError::FallbackForbidden`] under `gpu.fallback = 'error'`; for a device failure, that failure.
     pub(crate) fn fall_back(&self, reason: &FallbackReason) -> Result<()> {
-        self.metrics.fallback(reason.code());
+        let first = self.metrics.fallback(reason.code());
         match self.options.fallback {
-            FallbackPolicy::Silent => tracing::debug!(node = self.node, %reason, "fell back to the CPU"),
-            FallbackPolicy::Warn => tracing::warn!(node = self.node, %reason, "fell back to the CPU"),
+            // One warning a kind; the metrics count them all.
+            FallbackPolicy::Warn if first => {
+                tracing::warn!(node = self.node, %reason, "fell back to the CPU")
+            }
+            FallbackPolicy::Warn | FallbackPolicy::Silent => {
+                tracing::debug!(node = self.node, %reason, "fell back to the CPU");
+            }
             FallbackPolicy::Error => {
                 let error = match reason {
                     FallbackReason::Device(error) => error.clone(),

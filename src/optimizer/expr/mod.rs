@@ -35,7 +35,7 @@ const MAX_DEPTH: usize = 100;
 /// Depth of one expression as DataFusion gives it.
 const MAX_RAW_DEPTH: usize = 1_000;
 /// Storage buffers of a kernel besides its columns and outputs: arguments, mask, offsets, blocks, bits and status.
-const OTHER_BINDINGS: usize = 6;
+pub(super) const OTHER_BINDINGS: usize = 6;
 
 /// An expression could not be lowered; the reasons are with the [`Lowering`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

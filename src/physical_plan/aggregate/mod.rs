@@ -102,7 +102,7 @@ impl AggregateOp {
 
     /// The batch's selection and expressions fused with the aggregates, whose parameter values are `own`; and the source
     /// columns that the kernel reads.
-    fn fused(
+    pub(super) fn fused(
         &self,
         batch: &GpuBatch,
         own: &ParamValues,
