@@ -9,8 +9,8 @@ use datafusion::prelude::{SessionConfig, SessionContext};
 
 use crate::config::GpuOptions;
 use crate::error::GpuResult;
-use crate::memory::caps::DeviceCaps;
 use crate::memory::GpuRuntime;
+use crate::memory::caps::DeviceCaps;
 use crate::optimizer::{CapsSource, GpuOffload, PlacementReport};
 use crate::physical_plan::selector;
 

@@ -17,7 +17,7 @@ mod scalar;
 pub mod template;
 
 pub use exec::GpuExec;
-pub use op::{BreakerOp, DeviceOp, OpKind, RowLocalOp};
-pub use template::Template;
 pub(crate) use fusion::most_column_buffers;
+pub use op::{BreakerOp, DeviceOp, OpKind, RowLocalOp};
 pub(crate) use run::selector;
+pub use template::Template;

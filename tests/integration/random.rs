@@ -184,7 +184,8 @@ fn query(random: &mut Random) -> (String, Vec<bool>) {
         return (sql, vec![]);
     }
     let calls: Vec<String> = (0..1 + random.below(5)).map(|_| aggregate(random)).collect();
-    let rounded = calls.iter().map(|call| call.starts_with("avg(i64)") || call.starts_with("avg(u64)")).collect();
+    let rounded =
+        calls.iter().map(|call| call.starts_with("avg(i64)") || call.starts_with("avg(u64)")).collect();
     (format!("SELECT {} FROM t WHERE {filter}", calls.join(", ")), rounded)
 }
 
