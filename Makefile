@@ -11,6 +11,11 @@ LOCKED := --locked
 TYPOS := $(or $(shell command -v typos),$(wildcard target/tools/typos/bin/typos))
 DENY := $(or $(shell command -v cargo-deny),$(wildcard target/tools/cargo-deny/bin/cargo-deny))
 
+# Without such a folder, as in a container, Mesa prints an error that means nothing here.
+ifndef XDG_RUNTIME_DIR
+export XDG_RUNTIME_DIR := $(CURDIR)/target/run
+endif
+
 .PHONY: help quickstart test setup lint-setup fmt lint spelling dependencies docs unit
 
 help:
@@ -18,9 +23,11 @@ help:
 
 setup:
 	./scripts/setup.sh
+	@mkdir -p target/run
 
 lint-setup:
 	./scripts/setup.sh --lint
+	@mkdir -p target/run
 
 quickstart: setup
 	$(CARGO) build $(LOCKED) --release --example quickstart
