@@ -43,7 +43,14 @@ pub(crate) fn execute(
     let rows = context.session_config().batch_size();
     let output =
         Output { coalescer: BatchCoalescer::new(Arc::clone(&schema), rows), remaining: fetch, sender };
-    builder.spawn(drive(input, run, schema, output));
+    builder.spawn(async move {
+        let sender = output.sender.clone();
+        if let Err(error) = drive(input, run, schema, output).await {
+            // In line behind the rows: the error of a task would overtake them. Nobody may be listening any more.
+            let _ = sender.send(Err(error)).await;
+        }
+        Ok(())
+    });
     Ok(builder.build())
 }
 
