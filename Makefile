@@ -31,7 +31,7 @@ lint-setup:
 
 quickstart: setup
 	$(CARGO) build $(LOCKED) --release --example quickstart
-	$(CARGO) run $(LOCKED) --quiet --release --example quickstart -- --scale $(SCALE) --data $(DATA) $(if $(ADAPTER),--adapter '$(ADAPTER)')
+	$(CARGO) run $(LOCKED) --quiet --release --example quickstart -- --scale $(SCALE) --data '$(DATA)' $(if $(ADAPTER),--adapter '$(ADAPTER)')
 
 # In this order: the quick checks first. A sub-make each for the checkers, so that lint-setup has installed them by then.
 test: lint-setup

@@ -1,8 +1,8 @@
 //! Runs SQL with the rule off and forced and compares the rows: `compare [FILE.sql]`, or from standard input.
 //!
 //! Statements end with `;`. Each query is run on DataFusion's own operators, then forced onto the GPU with exchanges
-//! collapsed and kept; different rows, or different errors, are shown and make the exit code 1. `-- set gpu.x = y` style
-//! options can be given as ordinary SET statements.
+//! collapsed and kept; different rows, or different errors, are shown and make the exit code 1. Options are SET statements.
+//! Statements must not contain a `;` within a literal.
 
 use std::error::Error;
 use std::io::Read;
@@ -45,9 +45,11 @@ async fn run() -> Result<usize, BoxError> {
     for option in ["allow_software_adapter = true", "fallback = 'silent'", "batch_rows = 3000"] {
         ctx.sql(&format!("SET gpu.{option}")).await?;
     }
-    let (mut queries, mut differ) = (0, 0);
+    let (mut queries, mut differ, mut on_gpu) = (0, 0, 0);
+    let text: Vec<&str> = text.lines().filter(|line| !line.trim_start().starts_with("--")).collect();
+    let text = text.join("\n");
     for sql in text.split(';').map(str::trim).filter(|sql| !sql.is_empty()) {
-        let word = sql.split_whitespace().find(|w| !w.starts_with("--")).unwrap_or_default().to_lowercase();
+        let word = sql.split_whitespace().next().unwrap_or_default().to_lowercase();
         if !["select", "with", "values", "("].iter().any(|start| word.starts_with(start)) {
             ctx.sql(sql).await?.collect().await?;
             continue;
@@ -56,6 +58,7 @@ async fn run() -> Result<usize, BoxError> {
         let (want, _) = answer(&ctx, sql, "off", "collapse").await;
         for exchanges in ["collapse", "keep"] {
             let (got, nodes) = answer(&ctx, sql, "force", exchanges).await;
+            on_gpu += usize::from(!nodes.is_empty());
             if got == want {
                 println!("equal   [{nodes}] {sql}");
             } else {
@@ -66,7 +69,9 @@ async fn run() -> Result<usize, BoxError> {
             }
         }
     }
-    println!("{queries} queries, {differ} differences");
+    println!(
+        "{queries} queries run with exchanges collapsed and kept: {on_gpu} plans with GPU nodes, {differ} differences"
+    );
     Ok(differ)
 }
 

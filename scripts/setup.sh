@@ -22,12 +22,16 @@ need_cargo() {
     version=$(cargo --version | cut -d' ' -f2)
     minor=$(cut -d. -f2 <<<"$version")
     if [ "$(cut -d. -f1 <<<"$version")" -eq 1 ] && [ "$minor" -lt 94 ]; then
-        die "cargo $version is too old, 1.94 or newer is needed: run 'rustup update'"
+        die "cargo $version is too old, 1.94 or newer is needed: run 'rustup update', or install rustup from https://rustup.rs"
     fi
 }
 
+# ldconfig is not on an ordinary user's PATH on Debian. Its output is read whole: a pipe that grep closes early is an
+# error under pipefail.
 has_vulkan_loader() {
-    ldconfig -p 2>/dev/null | grep -q 'libvulkan\.so\.1'
+    local libraries
+    libraries=$(PATH=$PATH:/sbin:/usr/sbin ldconfig -p 2>/dev/null || true)
+    grep -q 'libvulkan\.so\.1' <<<"$libraries"
 }
 
 # All driver manifests that the Vulkan loader would read.
@@ -38,7 +42,7 @@ vulkan_manifests() {
         return
     fi
     local dirs
-    dirs="${XDG_CONFIG_DIRS:-/etc/xdg}:/etc:${XDG_DATA_HOME:-$HOME/.local/share}:${XDG_DATA_DIRS:-/usr/local/share:/usr/share}"
+    dirs="${XDG_CONFIG_DIRS:-/etc/xdg}:/etc:${XDG_DATA_HOME:-${HOME:-/root}/.local/share}:${XDG_DATA_DIRS:-/usr/local/share:/usr/share}"
     tr ':' '\n' <<<"$dirs" | while read -r dir; do
         find "$dir/vulkan/icd.d" -name '*.json' 2>/dev/null || true
     done
@@ -83,7 +87,7 @@ system_packages() {
     fi
     install_packages "${missing[@]}"
     has_vulkan_loader || die "the Vulkan loader is still missing after the installation"
-    has_vulkan_device || die "no Vulkan driver with a device after the installation"
+    has_vulkan_device || die "no Vulkan driver with a device after the installation${VK_DRIVER_FILES:+; VK_DRIVER_FILES names only $VK_DRIVER_FILES}"
 }
 
 # Installs one checker into target/tools unless it is there or on the PATH. $1 program, $2 package.

@@ -17,7 +17,7 @@ use crate::physical_plan::selector;
 /// Adds the GPU to a [`SessionStateBuilder`].
 pub trait GpuSessionStateBuilderExt: Sized {
     /// Adds the `gpu.*` options, the process's [`shared_runtime`] and the optimizer rule. Without an adapter the session works as
-    /// before. A builder that has the rule already is left as it is.
+    /// before. Call it after `with_config`, which replaces the options; a builder that has the rule gets no second one.
     fn with_gpu(self) -> Self {
         self.with_gpu_runtime(shared_runtime())
     }
@@ -31,11 +31,12 @@ impl GpuSessionStateBuilderExt for SessionStateBuilder {
         let has = |rules: &[Arc<dyn PhysicalOptimizerRule + Send + Sync>]| rules.iter().any(is_offload);
         let known = self.physical_optimizers().as_ref().is_some_and(|optimizer| has(&optimizer.rules))
             || self.physical_optimizer_rules().as_ref().is_some_and(|rules| has(rules));
-        if known {
-            return self;
-        }
         let config = self.config().take().unwrap_or_default();
-        self.with_config(extended(config, &runtime))
+        if known {
+            // A configuration set since then may lack the options and the runtime.
+            return self.with_config(completed(config, runtime));
+        }
+        self.with_config(completed(config, Arc::clone(&runtime)))
             .with_physical_optimizer_rule(Arc::new(GpuOffload::new(runtime)))
     }
 }
@@ -88,7 +89,7 @@ pub fn register_gpu_runtime(context: &SessionContext, runtime: Arc<GpuRuntime>) 
 /// Where each node of `sql`'s plan would run, and why those on the CPU stay there. Nothing is executed.
 ///
 /// # Errors
-/// DataFusion's own errors in parsing and planning `sql`.
+/// DataFusion's own errors in parsing and planning `sql`; a plan error when the session was not registered.
 pub async fn placement_report(context: &SessionContext, sql: &str) -> Result<PlacementReport> {
     let state = context.state();
     let offload = state.physical_optimizers().iter().find_map(|rule| {
@@ -113,11 +114,13 @@ fn is_offload(rule: &Arc<dyn PhysicalOptimizerRule + Send + Sync>) -> bool {
     rule.name() == GpuOffload::NAME
 }
 
-/// The configuration with our options (kept if there) and the runtime.
-fn extended(mut config: SessionConfig, runtime: &Arc<GpuRuntime>) -> SessionConfig {
+/// The configuration with our options and a runtime; those that are there are kept.
+fn completed(mut config: SessionConfig, runtime: Arc<GpuRuntime>) -> SessionConfig {
     if config.options().extensions.get::<GpuOptions>().is_none() {
         config.options_mut().extensions.insert(GpuOptions::default());
     }
-    config.set_extension(Arc::clone(runtime));
+    if config.get_extension::<GpuRuntime>().is_none() {
+        config.set_extension(runtime);
+    }
     config
 }
