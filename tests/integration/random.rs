@@ -137,7 +137,7 @@ fn predicate(random: &mut Random, depth: u32) -> String {
     }
     let op = random.pick(&["=", "<>", "<", "<=", ">", ">="]);
     let integer = random.pick(&INTEGERS);
-    match random.below(12) {
+    match random.below(13) {
         0 => "b".to_string(),
         1 => format!("{integer} IS NULL"),
         2 => "f64 IS NOT NULL".to_string(),
@@ -149,6 +149,7 @@ fn predicate(random: &mut Random, depth: u32) -> String {
         8 => format!("i64 IN ({}, {}, 5, NULL)", random.below(20), random.below(20)),
         9 => format!("i32 NOT IN (1, 2, {})", random.below(20)),
         10 => format!("i64 + i32 {op} {}", random.below(20)),
+        11 => format!("{integer} {op} {}", random.pick(&["u64", "i64", "i8", "dec", "wide"])),
         _ => format!("{integer} {op} {}", random.below(100)),
     }
 }

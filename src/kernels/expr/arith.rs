@@ -250,13 +250,19 @@ fn wrapped(ty: ValueType, text: &str) -> String {
 /// Exact widening of an integer between classes. `i64(u32)` would sign-extend in naga, so it goes through u64.
 fn converted(value: &str, from: Class, to: Class) -> String {
     match (from, to) {
-        (Class::I32, Class::I64) => format!("i64({value})"),
+        (Class::I32, Class::I64) => sign_extended(value),
         (Class::U32, Class::I64) => format!("bitcast<i64>(u64({value}))"),
         (Class::U64, Class::I64) => format!("bitcast<i64>({value})"),
         (Class::U32, Class::U64) => format!("u64({value})"),
         (Class::U32, Class::I32) => format!("bitcast<i32>({value})"),
         _ => value.to_owned(),
     }
+}
+
+/// An i32 as i64, put together from its halves: where WGSL's own conversion is followed by a test of the sign,
+/// llvmpipe (Mesa 22.3) takes the high half for 0. Integers of 8, 16 and 32 bits as decimals beside 128-bit ones met it.
+pub(crate) fn sign_extended(value: &str) -> String {
+    format!("bitcast<i64>((u64(bitcast<u32>(({value}) >> 31u)) << 32u) | u64(bitcast<u32>({value})))")
 }
 
 /// Whether arithmetic on these types is done; otherwise why not.

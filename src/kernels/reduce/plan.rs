@@ -9,7 +9,7 @@ use std::fmt::Write;
 
 use crate::error::{GpuError, GpuResult};
 use crate::kernels::expr::widths::{Class, is_integer};
-use crate::kernels::expr::{Emitter, Node, ValueType};
+use crate::kernels::expr::{Emitter, Node, ValueType, sign_extended};
 use crate::kernels::program::{ColumnShape, Program};
 use crate::kernels::shader::{
     Bindings, ENTRY, Loads, Slot, WORKGROUP, param_loads, param_variables, params_at,
@@ -163,7 +163,7 @@ impl Builder<'_> {
                     return Err(unfit());
                 }
                 let text = match arg.class {
-                    Class::I32 => format!("bitcast<u64>(i64({}))", arg.value),
+                    Class::I32 => format!("bitcast<u64>({})", sign_extended(&arg.value)),
                     Class::U32 => format!("u64({})", arg.value),
                     Class::I64 => format!("bitcast<u64>({})", arg.value),
                     _ => arg.value.clone(),
@@ -214,7 +214,7 @@ impl Builder<'_> {
             return self.add(Join::Add, Class::Wide, Class::Wide, &text, counted);
         }
         let text = match arg.class {
-            Class::I32 => format!("i64({})", arg.value),
+            Class::I32 => sign_extended(&arg.value),
             Class::U32 => format!("bitcast<i64>(u64({}))", arg.value),
             Class::U64 => format!("bitcast<i64>({})", arg.value),
             _ => arg.value.clone(),

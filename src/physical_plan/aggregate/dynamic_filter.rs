@@ -10,7 +10,7 @@ use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
 use datafusion::physical_expr::expressions::{BinaryExpr, Column, DynamicFilterPhysicalExpr, lit};
 use parking_lot::Mutex;
 
-use crate::kernels::expr::Scalar;
+use crate::kernels::expr::{Scalar, ValueType};
 use crate::kernels::reduce::{AggregateKind, AggregateSpec, AggregateState};
 
 use super::super::scalar::from_scalar;
@@ -33,8 +33,9 @@ struct Bound {
 }
 
 impl DynamicBounds {
-    /// The bounds for `filter`, or `None` when there is nothing to feed: no filter, switched off, or an aggregate that
-    /// needs every row.
+    /// The bounds for `filter`, or `None` when there is nothing to feed: no filter, switched off, an aggregate that needs
+    /// every row, or one over floats. MIN and MAX order -0 below +0 and see NaN, while the filter's comparison takes the
+    /// zeros for equal and statistics of files leave NaN out: a filter on floats would lose rows that change the answer.
     pub(super) fn new(
         filter: Option<&Arc<dyn PhysicalExpr>>,
         aggregates: &[AggregateSpec],
@@ -55,6 +56,9 @@ impl DynamicBounds {
                     AggregateKind::Max => Operator::Gt,
                     _ => return None,
                 };
+                if matches!(value_type(spec), ValueType::Float32 | ValueType::Float64) {
+                    return None;
+                }
                 let column = function.expressions().into_iter().next()?;
                 column.is::<Column>().then(|| Bound { aggregate, column, op, spec: spec.clone() })
             })
