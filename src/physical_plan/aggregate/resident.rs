@@ -95,18 +95,26 @@ impl ResidentAggregate {
         columns.map(|column| column.values.len + column.validity.as_ref().map_or(0, |bits| bits.len)).sum()
     }
 
-    /// Launches the kernel over all batches and finishes the row.
+    /// Launches the kernel over all batches `repeats` times in one submission, and finishes the row of the first. The times
+    /// are those of one repeat: many of them keep the device busy, so that its clocks are those of work, not of idling.
     ///
     /// # Errors
-    /// The device's own; a plan error when a value met an arithmetic fault, since there is no CPU to decide here.
-    pub async fn launch(&self) -> Result<ResidentRun> {
+    /// The device's own; a plan error when a value met an arithmetic fault, since there is no CPU to decide here, and when
+    /// the repeats disagree.
+    pub async fn launch(&self, repeats: u32) -> Result<ResidentRun> {
+        let repeats = repeats.max(1);
         let op = AggregateOp::of(&self.node)?;
         let scope = self.run.launch().await?;
         let before = scope.stats.snapshot().kernel_ns;
         let start = Instant::now();
-        let results = reduce(&scope, &self.program, &self.aggregates, &self.segments).await?;
+        let all: Vec<Segment> = (0..repeats).flat_map(|_| self.segments.iter().cloned()).collect();
+        let results = reduce(&scope, &self.program, &self.aggregates, &all).await?;
+        let (first, rest) = results.split_at(self.segments.len());
+        if rest.chunks(self.segments.len()).any(|again| again != first) {
+            return plan_err!("launches of the same kernel over the same rows disagree");
+        }
         let mut states: Vec<AggregateState> = op.aggregates.iter().map(|spec| spec.kind.init()).collect();
-        for result in results {
+        for result in first {
             if result.fault {
                 return plan_err!("a value met an arithmetic fault");
             }
@@ -115,8 +123,8 @@ impl ResidentAggregate {
             }
         }
         let row = finish::finish(&op.aggregates, &op.functions, op.output, &states, &op.schema)?;
-        let wall = start.elapsed();
-        let kernel = Duration::from_nanos(scope.stats.snapshot().kernel_ns - before);
+        let wall = start.elapsed() / repeats;
+        let kernel = Duration::from_nanos(scope.stats.snapshot().kernel_ns - before) / repeats;
         Ok(ResidentRun { row, wall, kernel })
     }
 }
