@@ -21,6 +21,7 @@ pub mod config;
 pub mod error;
 pub mod kernels;
 pub mod memory;
+pub mod observe;
 pub mod optimizer;
 pub mod physical_plan;
 pub mod session;
@@ -28,6 +29,7 @@ pub mod session;
 pub use config::{ByteSize, Exchanges, FallbackPolicy, FallbackScope, GpuOptions, MemoryLimit, Placement};
 pub use error::{GpuError, GpuResult};
 pub use memory::GpuRuntime;
+pub use observe::{FallbackEvent, QueryStats, Subscription};
 pub use optimizer::{PlacementReport, Reason};
 pub use session::{
     GpuSessionStateBuilderExt, placement_report, register_gpu, register_gpu_runtime, shared_runtime,

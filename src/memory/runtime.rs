@@ -7,6 +7,7 @@ use std::sync::{Arc, LazyLock, OnceLock};
 use parking_lot::Mutex;
 
 use crate::error::{GpuError, GpuResult};
+use crate::observe::{FallbackEvent, Observers, QueryStats, Subscription};
 
 use super::budget::{DeviceLedger, PoolRegistry, Reclaim};
 use super::caps::{AdapterKind, DeviceCaps, Numerics};
@@ -20,6 +21,7 @@ use super::{open, probe};
 #[derive(Debug, Default)]
 pub struct GpuRuntime {
     adapters: OnceLock<Adapters>,
+    observers: Arc<Observers>,
 }
 
 #[derive(Debug)]
@@ -70,6 +72,21 @@ impl GpuRuntime {
     /// A runtime. Never fails: without a loader or a driver there are no adapters.
     pub fn new() -> Arc<Self> {
         Arc::new(GpuRuntime::default())
+    }
+
+    /// Hooks and the last fallbacks of queries that use this runtime.
+    pub fn observers(&self) -> &Arc<Observers> {
+        &self.observers
+    }
+
+    /// Calls `hook` for each run-time fallback, whatever `gpu.fallback` says; see [`Observers::on_fallback`].
+    pub fn on_fallback(&self, hook: impl Fn(&FallbackEvent) + Send + Sync + 'static) -> Subscription {
+        self.observers.on_fallback(hook)
+    }
+
+    /// Calls `hook` once for each query that ran a GPU node; see [`Observers::on_query`].
+    pub fn on_query(&self, hook: impl Fn(&QueryStats) + Send + Sync + 'static) -> Subscription {
+        self.observers.on_query(hook)
     }
 
     fn enumerated(&self) -> &Adapters {

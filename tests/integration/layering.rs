@@ -20,30 +20,36 @@ struct Layer {
 /// The value types and expression IR of `kernels::expr` are the vocabulary that all layers share; it uses nothing.
 const LAYERS: &[Layer] = &[
     Layer { module: "error", uses: &[], without: &["wgpu", "naga"], without_words: &[] },
-    Layer { module: "memory", uses: &["kernels::expr"], without: &["datafusion"], without_words: &[] },
+    Layer { module: "observe", uses: &[], without: &["datafusion", "wgpu", "naga"], without_words: &[] },
+    Layer {
+        module: "memory",
+        uses: &["kernels::expr", "observe"],
+        without: &["datafusion"],
+        without_words: &[],
+    },
     Layer { module: "kernels", uses: &["memory"], without: &["datafusion"], without_words: &[] },
     Layer { module: "config", uses: &["memory"], without: &["wgpu", "naga"], without_words: &[] },
     Layer {
         module: "physical_plan",
-        uses: &["config", "kernels", "memory"],
+        uses: &["config", "kernels", "memory", "observe"],
         without: &["wgpu", "naga"],
         without_words: &["@compute", "@group", "@binding", "workgroup_size"],
     },
     Layer {
         module: "optimizer",
-        uses: &["config", "kernels", "memory", "physical_plan"],
+        uses: &["config", "kernels", "memory", "observe", "physical_plan"],
         without: &["wgpu", "naga"],
         without_words: &["GpuDevice", "DeviceContext", "GpuRuntime", "@compute"],
     },
     Layer {
         module: "functions",
-        uses: &["config", "kernels", "memory", "optimizer", "physical_plan"],
+        uses: &["config", "kernels", "memory", "observe", "optimizer", "physical_plan"],
         without: &["wgpu", "naga"],
         without_words: &["@compute"],
     },
     Layer {
         module: "session",
-        uses: &["config", "functions", "kernels", "memory", "optimizer", "physical_plan"],
+        uses: &["config", "functions", "kernels", "memory", "observe", "optimizer", "physical_plan"],
         without: &["wgpu", "naga"],
         without_words: &["@compute"],
     },
@@ -59,6 +65,10 @@ fn layers_name_only_what_is_below() -> TestResult {
     for file in rust_files(&src)? {
         let module = module_path(file.strip_prefix(&src)?);
         let Some(top) = module.first() else { continue };
+        // A program sees the crate from outside: the compiler holds it to what is public.
+        if top == "bin" {
+            continue;
+        }
         let Some(layer) = LAYERS.iter().find(|layer| layer.module == top) else {
             violations.push(format!("{}: no layer is declared for the module {top}", file.display()));
             continue;
