@@ -1,8 +1,13 @@
 //! Flags that every command with queries shares: where they run and what a fallback does.
 
 use clap::ValueEnum;
+use datafusion::common::config::ExtensionOptions;
+use datafusion::error::Result;
 use datafusion::prelude::SessionConfig;
-use datafusion_wgpu::{FallbackPolicy, GpuOptions, Placement};
+use datafusion_wgpu::memory::AdapterSelector;
+use datafusion_wgpu::{FallbackPolicy, GpuOptions, Placement, shared_runtime};
+
+use crate::error::problem;
 
 /// Where supported operators run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -42,10 +47,12 @@ pub struct Args {
 }
 
 impl Args {
-    /// Puts the flags over the session's options. `--gpu force` and a named adapter allow a software adapter too: who asks
-    /// for it means it.
-    pub fn apply(&self, config: SessionConfig) -> SessionConfig {
+    /// Puts the environment's `DATAFUSION_GPU_*` variables, named as DataFusion names those of its own options, and then
+    /// the flags over the session's options. `--gpu force` and a named adapter allow a software adapter too: who asks for
+    /// it means it.
+    pub fn apply(&self, config: SessionConfig) -> Result<SessionConfig> {
         let mut options = GpuOptions::from_config(config.options());
+        from_environment(&mut options)?;
         if let Some(gpu) = self.gpu {
             options.placement = match gpu {
                 Gpu::Off => Placement::Off,
@@ -65,6 +72,36 @@ impl Args {
                 Fallback::Error => FallbackPolicy::Error,
             };
         }
-        config.with_option_extension(options)
+        Ok(config.with_option_extension(options))
     }
+
+    /// Opens the adapter if a flag asks for one, so that its absence is said at once and not by the first query.
+    ///
+    /// # Errors
+    /// No such adapter, or one that can't be used.
+    pub async fn check(&self, config: &SessionConfig) -> Result<()> {
+        let options = GpuOptions::from_config(config.options());
+        let wanted = self.gpu == Some(Gpu::Force) || self.adapter.is_some();
+        if !wanted || !options.enabled || options.placement == Placement::Off {
+            return Ok(());
+        }
+        let selector =
+            AdapterSelector { adapter: options.adapter, allow_software: options.allow_software_adapter };
+        let opened = tokio::task::spawn_blocking(move || shared_runtime().select(&selector).map(|_| ()));
+        opened
+            .await
+            .map_err(|e| problem(format!("opening the adapter failed: {e}")))?
+            .map_err(|e| problem(format!("{e}; `datafusion-wgpu doctor` says why")))
+    }
+}
+
+fn from_environment(options: &mut GpuOptions) -> Result<()> {
+    for name in GpuOptions::NAMES {
+        let variable = format!("DATAFUSION_GPU_{}", name.to_uppercase());
+        if let Some(value) = std::env::var_os(&variable) {
+            let value = value.to_string_lossy();
+            options.set(name, &value).map_err(|e| e.context(format!("environment variable {variable}")))?;
+        }
+    }
+    Ok(())
 }

@@ -1,9 +1,13 @@
 //! The `datafusion-wgpu` program: DataFusion's shell with the GPU behind it, and the tools around it.
 
+mod error;
 mod gpu;
+mod logging;
 mod shell;
+mod tpch_data;
 
 use std::process::ExitCode;
+use std::sync::LazyLock;
 
 use clap::{Parser, Subcommand};
 use datafusion::error::Result;
@@ -12,9 +16,13 @@ use datafusion::error::Result;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+static VERSION: LazyLock<String> = LazyLock::new(|| {
+    format!("{} (DataFusion {})", env!("CARGO_PKG_VERSION"), datafusion::DATAFUSION_VERSION)
+});
+
 /// SQL on the GPU: DataFusion's command line with datafusion-wgpu registered.
 #[derive(Debug, Parser)]
-#[command(name = "datafusion-wgpu", version, args_conflicts_with_subcommands = true)]
+#[command(name = "datafusion-wgpu", version = VERSION.as_str(), args_conflicts_with_subcommands = true)]
 struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
@@ -23,23 +31,34 @@ struct Cli {
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {}
+enum Command {
+    /// Write TPC-H tables as Parquet files
+    TpchData(tpch_data::Args),
+}
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    match run(cli) {
+    match start(cli) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("Error: {error}");
+            eprintln!("Error: {}", error::message(&error));
             ExitCode::FAILURE
         }
     }
 }
 
-fn run(cli: Cli) -> Result<ExitCode> {
+fn start(cli: Cli) -> Result<ExitCode> {
+    let _logging = logging::init()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let code = runtime.block_on(run(cli));
+    // A cancelled query may leave work behind that nobody waits for.
+    runtime.shutdown_background();
+    code
+}
+
+async fn run(cli: Cli) -> Result<ExitCode> {
     match cli.command {
-        None => runtime.block_on(shell::run(cli.shell)),
-        Some(command) => match command {},
+        None => shell::run(cli.shell).await,
+        Some(Command::TpchData(args)) => tpch_data::run(args).await,
     }
 }
