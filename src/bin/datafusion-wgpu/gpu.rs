@@ -34,6 +34,8 @@ pub enum Fallback {
 /// The flags.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "GPU")]
+// Groups are named after their type by default, and each module here has an `Args`.
+#[group(id = "gpu_flags")]
 pub struct Args {
     /// Where supported operators run; without it, as the environment and SET gpu.placement say
     #[arg(long, value_enum)]
