@@ -1,5 +1,7 @@
 //! The way in: putting the GPU behind a DataFusion session.
 
+mod planner;
+
 use std::sync::{Arc, LazyLock};
 
 use datafusion::common::Result;
@@ -14,10 +16,13 @@ use crate::memory::caps::DeviceCaps;
 use crate::optimizer::{CapsSource, GpuOffload, PlacementReport};
 use crate::physical_plan::selector;
 
+pub use planner::GpuQueryPlanner;
+
 /// Adds the GPU to a [`SessionStateBuilder`].
 pub trait GpuSessionStateBuilderExt: Sized {
-    /// Adds the `gpu.*` options, the process's [`shared_runtime`] and the optimizer rule. Without an adapter the session works as
-    /// before. Call it after `with_config`, which replaces the options; a builder that has the rule gets no second one.
+    /// Adds the `gpu.*` options, the process's [`shared_runtime`], the optimizer rule, and a [`GpuQueryPlanner`] around the
+    /// planner. Without an adapter the session works as before. Call it after `with_config`, which replaces the options, and
+    /// after `with_query_planner`; a builder that has the rule gets no second one.
     fn with_gpu(self) -> Self {
         self.with_gpu_runtime(shared_runtime())
     }
@@ -36,7 +41,9 @@ impl GpuSessionStateBuilderExt for SessionStateBuilder {
             // A configuration set since then may lack the options and the runtime.
             return self.with_config(completed(config, runtime));
         }
+        let inner = self.query_planner().take();
         self.with_config(completed(config, Arc::clone(&runtime)))
+            .with_query_planner(Arc::new(GpuQueryPlanner::new(inner)))
             .with_physical_optimizer_rule(Arc::new(GpuOffload::new(runtime)))
     }
 }

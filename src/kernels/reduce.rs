@@ -7,6 +7,8 @@ mod tests;
 
 use std::sync::Arc;
 
+use tracing::Instrument;
+
 use crate::error::{GpuError, GpuResult};
 use crate::memory::{BufferSlice, DeviceCaps, LaunchScope, ShaderSource, download_timed};
 
@@ -171,7 +173,8 @@ pub async fn reduce(
         }
     }
     let ranges: Vec<(&BufferSlice, u64)> = launches.iter().map(|(_, slice, bytes)| (slice, *bytes)).collect();
-    let bytes = download_timed(scope, encoder, &ranges, timer).await?;
+    let span = scope.kernel_span("reduce", work.iter().map(|&at| segments[at].rows).sum());
+    let bytes = download_timed(scope, encoder, &ranges, timer).instrument(span).await?;
     if bytes.len() != work.len() {
         return Err(GpuError::Internal(format!("{} of {} read-backs", bytes.len(), work.len())));
     }

@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use arrow::array::ArrayRef;
 use arrow::buffer::{BooleanBuffer, NullBuffer};
+use tracing::Instrument;
 
 use crate::error::{GpuError, GpuResult};
 use crate::memory::{BufferSlice, DeviceCaps, LaunchScope, Pipeline, download_timed};
@@ -155,6 +156,10 @@ impl<'a> Select<'a> {
         Ok(Select { scope, caps, program, outputs, mask, gathers, work })
     }
 
+    fn segment_rows(&self) -> usize {
+        self.work.iter().map(|work| work.segment.rows).sum()
+    }
+
     async fn run(self) -> GpuResult<Vec<SelectResult>> {
         let mut encoder = self.scope.context.device().create_command_encoder(&Default::default());
         let mut timer = self.scope.timer();
@@ -172,7 +177,8 @@ impl<'a> Select<'a> {
             None
         } else {
             let ranges = self.state_ranges(true);
-            let bytes = download_timed(self.scope, encoder, &ranges, timer).await?;
+            let span = self.scope.kernel_span("mask", self.segment_rows());
+            let bytes = download_timed(self.scope, encoder, &ranges, timer).instrument(span).await?;
             timer = self.scope.timer();
             encoder = self.scope.context.device().create_command_encoder(&Default::default());
             Some(self.known(&mut bytes.into_iter(), true)?)
@@ -190,7 +196,8 @@ impl<'a> Select<'a> {
         for outputs in placed.iter().flatten() {
             ranges.extend(outputs.ranges());
         }
-        let bytes = download_timed(self.scope, encoder, &ranges, timer).await?;
+        let span = self.scope.kernel_span("select", self.segment_rows());
+        let bytes = download_timed(self.scope, encoder, &ranges, timer).instrument(span).await?;
         drop(keep);
         let mut bytes = bytes.into_iter();
         let again = self.known(&mut bytes, known.is_none())?;

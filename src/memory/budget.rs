@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
@@ -126,7 +127,8 @@ impl DeviceLedger {
             wanted
         };
         self.pools.make_room(reserved, limit);
-        Ok(Reservation { ledger: Arc::clone(self), consumer: Arc::clone(consumer), bytes })
+        let (ledger, consumer) = (Arc::clone(self), Arc::clone(consumer));
+        Ok(Reservation { ledger, consumer, bytes, meters: Arc::new([]) })
     }
 
     fn release(&self, consumer: &Arc<str>, bytes: u64) {
@@ -179,6 +181,29 @@ fn display_bytes(bytes: u64) -> String {
     format!("{value:.1} {}", UNITS[unit])
 }
 
+/// Bytes held at present, and the most that were held at a time.
+#[derive(Debug, Default)]
+pub struct PeakMeter {
+    held: AtomicU64,
+    peak: AtomicU64,
+}
+
+impl PeakMeter {
+    /// The most bytes that were held at a time.
+    pub fn peak(&self) -> u64 {
+        self.peak.load(Ordering::Relaxed)
+    }
+
+    fn grow(&self, bytes: u64) {
+        let held = self.held.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        self.peak.fetch_max(held, Ordering::Relaxed);
+    }
+
+    fn shrink(&self, bytes: u64) {
+        self.held.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
 /// Who reserves device memory, under which limit. The limit bounds everything that is reserved on the ledger, not
 /// only this scope's part.
 #[derive(Debug, Clone)]
@@ -186,23 +211,34 @@ pub struct MemoryScope {
     ledger: Arc<DeviceLedger>,
     consumer: Arc<str>,
     limit: u64,
+    meters: Arc<[Arc<PeakMeter>]>,
 }
 
 impl MemoryScope {
     /// Reservations on `ledger` in the name of `consumer`, refused where the ledger would exceed `limit` bytes or
     /// the device's memory.
     pub fn new(ledger: &Arc<DeviceLedger>, consumer: impl Into<String>, limit: u64) -> Self {
-        MemoryScope { ledger: Arc::clone(ledger), consumer: consumer.into().into(), limit }
+        let consumer = consumer.into().into();
+        MemoryScope { ledger: Arc::clone(ledger), consumer, limit, meters: Arc::new([]) }
+    }
+
+    /// The same scope; what it reserves is measured by `meters` too.
+    pub fn with_meters(mut self, meters: Vec<Arc<PeakMeter>>) -> Self {
+        self.meters = meters.into();
+        self
     }
 
     /// The same limit on the same ledger for another consumer.
     pub fn for_consumer(&self, consumer: impl Into<String>) -> Self {
-        MemoryScope::new(&self.ledger, consumer, self.limit)
+        MemoryScope { consumer: consumer.into().into(), ..self.clone() }
     }
 
     /// Reserves bytes until the reservation is dropped; `OutOfDeviceMemory` when they would exceed the limit.
     pub fn reserve(&self, bytes: u64) -> GpuResult<Reservation> {
-        self.ledger.reserve(&self.consumer, bytes, self.limit)
+        let mut reservation = self.ledger.reserve(&self.consumer, bytes, self.limit)?;
+        self.meters.iter().for_each(|meter| meter.grow(bytes));
+        reservation.meters = Arc::clone(&self.meters);
+        Ok(reservation)
     }
 
     /// Bytes that could be reserved now.
@@ -232,6 +268,7 @@ pub struct Reservation {
     ledger: Arc<DeviceLedger>,
     consumer: Arc<str>,
     bytes: u64,
+    meters: Arc<[Arc<PeakMeter>]>,
 }
 
 impl Reservation {
@@ -244,6 +281,7 @@ impl Reservation {
 impl Drop for Reservation {
     fn drop(&mut self) {
         self.ledger.release(&self.consumer, self.bytes);
+        self.meters.iter().for_each(|meter| meter.shrink(self.bytes));
     }
 }
 

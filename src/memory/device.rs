@@ -270,7 +270,9 @@ impl DeviceContext {
         }
         let started = Instant::now();
         let context = Arc::clone(self);
-        let work = move || context.compile_now(&source);
+        let span =
+            tracing::debug_span!(target: "datafusion_wgpu::compile", "gpu_compile", kernel = source.name);
+        let work = move || span.in_scope(|| context.compile_now(&source));
         let (pipeline, fresh) = match tokio::runtime::Handle::try_current() {
             Ok(runtime) => runtime
                 .spawn_blocking(work)

@@ -80,7 +80,9 @@ async fn download_parts(
     LaunchStats::add(&scope.stats.waits, 1);
     if let Some(timer) = &timer {
         let stamps = parts.remove(groups[0].pieces.len());
-        LaunchStats::add(&scope.stats.kernel_ns, timer.nanoseconds(&stamps));
+        let nanoseconds = timer.nanoseconds(&stamps);
+        LaunchStats::add(&scope.stats.kernel_ns, nanoseconds);
+        tracing::Span::current().record("gpu_ns", nanoseconds);
     }
     let result = assemble(ranges.len(), &groups, parts);
     LaunchStats::add(&scope.stats.downloaded_bytes, ranges.iter().map(|(_, bytes)| bytes).sum());

@@ -59,6 +59,18 @@ impl LaunchScope {
         }
     }
 
+    /// A span for a kernel's launch and read-back; [`download_timed`](super::download_timed) within it records `gpu_ns`,
+    /// the device's own time, where the adapter has timestamps.
+    pub fn kernel_span(&self, kernel: &'static str, rows: usize) -> tracing::Span {
+        tracing::debug_span!(
+            target: "datafusion_wgpu::kernel",
+            "gpu_kernel",
+            kernel,
+            rows,
+            gpu_ns = tracing::field::Empty
+        )
+    }
+
     /// A timer for passes of this scope; it does nothing where the adapter has no timestamps.
     pub fn timer(&self) -> PassTimer {
         let queries = self.context.caps().timestamps.then(|| self.context.take_query_set(2 * MAX_PASSES));

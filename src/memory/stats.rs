@@ -26,7 +26,7 @@ pub struct LaunchStats {
     pub compile_ns: AtomicU64,
 }
 
-/// Values of [`LaunchStats`] at one moment.
+/// Values of [`LaunchStats`] at one moment, or sums of such.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LaunchSnapshot {
     /// See [`LaunchStats::uploaded_bytes`].
@@ -47,6 +47,21 @@ pub struct LaunchSnapshot {
     pub pipelines_compiled: u64,
     /// See [`LaunchStats::compile_ns`].
     pub compile_ns: u64,
+}
+
+impl LaunchSnapshot {
+    /// Adds each counter of `other`.
+    pub fn add(&mut self, other: &LaunchSnapshot) {
+        self.uploaded_bytes += other.uploaded_bytes;
+        self.upload_ns += other.upload_ns;
+        self.downloaded_bytes += other.downloaded_bytes;
+        self.readback_ns += other.readback_ns;
+        self.kernel_ns += other.kernel_ns;
+        self.dispatches += other.dispatches;
+        self.waits += other.waits;
+        self.pipelines_compiled += other.pipelines_compiled;
+        self.compile_ns += other.compile_ns;
+    }
 }
 
 impl LaunchStats {

@@ -12,6 +12,7 @@ use arrow::array::{ArrayRef, RecordBatch};
 use arrow::datatypes::DataType;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
+use tracing::Instrument;
 
 use crate::error::{GpuError, GpuResult};
 use crate::kernels::expr::ValueType;
@@ -128,7 +129,8 @@ pub async fn upload(
     let targets = Arc::new(targets);
     let chunks = cut(&targets);
     let bytes: u64 = chunks.iter().map(|chunk| chunk.bytes).sum();
-    fill_all(scope, &targets, chunks, bytes).await?;
+    let span = tracing::debug_span!(target: "datafusion_wgpu::upload", "gpu_upload", bytes);
+    fill_all(scope, &targets, chunks, bytes).instrument(span).await?;
     LaunchStats::add(&scope.stats.uploaded_bytes, bytes);
     LaunchStats::add_time(&scope.stats.upload_ns, started);
     let names = columns.iter().map(|column| batches.first().map(|batch| batch.schema_ref().field(*column)));

@@ -201,7 +201,10 @@ impl Observers {
         recent.push_back(event);
     }
 
-    pub(crate) fn query_ended(&self, stats: &QueryStats) {
-        self.queries.call(stats);
+    /// Tells the hooks of an ended query; its statistics are made only when there are hooks.
+    pub(crate) fn query_ended(&self, stats: impl FnOnce() -> QueryStats) {
+        if !self.queries.registered.read().is_empty() {
+            self.queries.call(&stats());
+        }
     }
 }

@@ -4,6 +4,7 @@
 
 mod convert;
 mod expr;
+mod planning;
 pub mod reason;
 mod registry;
 pub mod report;
@@ -28,6 +29,8 @@ use crate::memory::caps::DeviceCaps;
 
 pub use reason::Reason;
 pub use report::{NodePlacement, PlacementNode, PlacementReport};
+
+pub(crate) use planning::Planning;
 
 use registry::RuleContext;
 use tag::Tagged;
@@ -107,6 +110,7 @@ impl PhysicalOptimizerRule for GpuOffload {
         config: &ConfigOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let outcome = self.place(&plan, config)?;
+        planning::reported(&outcome.report);
         tracing::debug!(target: "datafusion_wgpu::placement", "\n{}", outcome.report);
         Ok(outcome.plan)
     }
@@ -141,7 +145,7 @@ fn finish(plan: &Arc<dyn ExecutionPlan>, tagged: &Tagged, config: &ConfigOptions
     if !report.uses_gpu() {
         return Outcome { plan: Arc::clone(plan), report };
     }
-    match convert::convert(tagged, config) {
+    match convert::convert(tagged, config, &planning::query()) {
         Ok(plan) => Outcome { plan, report },
         Err(error) => {
             tracing::warn!(target: "datafusion_wgpu::placement", "the CPU plan is kept: {error}");

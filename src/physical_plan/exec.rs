@@ -23,6 +23,7 @@ use datafusion::physical_plan::{
 
 use super::materialize;
 use super::op::{DeviceOp, OpKind};
+use super::query::Query;
 use super::template::Template;
 
 /// A plan node that runs one [`DeviceOp`] on the device.
@@ -36,10 +37,11 @@ pub struct GpuExec {
     children: Vec<Arc<dyn ExecutionPlan>>,
     properties: Arc<PlanProperties>,
     metrics: ExecutionPlanMetricsSet,
+    query: Arc<Query>,
 }
 
 impl GpuExec {
-    /// A node that runs `op` over `children` and stands for `template`.
+    /// A node of `query` that runs `op` over `children` and stands for `template`.
     ///
     /// # Errors
     /// Those of building the template over `children`.
@@ -47,9 +49,10 @@ impl GpuExec {
         op: Arc<dyn DeviceOp>,
         template: Template,
         children: Vec<Arc<dyn ExecutionPlan>>,
+        query: Arc<Query>,
     ) -> Result<Self> {
         let properties = Arc::clone(template.instantiate(&children)?.properties());
-        Ok(Self { op, template, children, properties, metrics: ExecutionPlanMetricsSet::new() })
+        Ok(Self { op, template, children, properties, metrics: ExecutionPlanMetricsSet::new(), query })
     }
 
     /// The operator.
@@ -60,6 +63,11 @@ impl GpuExec {
     /// The CPU plan that this node stands for.
     pub fn template(&self) -> &Template {
         &self.template
+    }
+
+    /// The query that the node belongs to.
+    pub fn query(&self) -> &Arc<Query> {
+        &self.query
     }
 
     /// The CPU plan over this node's current children: what a fallback runs.
@@ -92,7 +100,8 @@ impl GpuExec {
     }
 
     fn replaced(&self, children: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
-        Ok(Arc::new(Self::try_new(Arc::clone(&self.op), self.template.clone(), children)?))
+        let (op, template) = (Arc::clone(&self.op), self.template.clone());
+        Ok(Arc::new(Self::try_new(op, template, children, Arc::clone(&self.query))?))
     }
 }
 
@@ -180,7 +189,8 @@ impl ExecutionPlan for GpuExec {
     fn reset_state(self: Arc<Self>) -> Result<Arc<dyn ExecutionPlan>> {
         let root = reset_plan_states(Arc::clone(self.template.root()))?;
         let template = self.template.with_root(root);
-        Ok(Arc::new(Self::try_new(Arc::clone(&self.op), template, self.children.clone())?))
+        let (op, children) = (Arc::clone(&self.op), self.children.clone());
+        Ok(Arc::new(Self::try_new(op, template, children, Arc::clone(&self.query))?))
     }
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {

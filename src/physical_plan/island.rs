@@ -17,7 +17,9 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use parking_lot::Mutex;
 use tokio::sync::watch;
+use tracing::Instrument;
 
+use crate::config::FallbackScope;
 use crate::memory::batch::GpuBatch;
 
 use super::border::DeviceStream;
@@ -98,7 +100,8 @@ impl IslandRun {
         let mut tasks = JoinSet::new();
         for partition in self.template_inputs.clone() {
             let input = DeviceStream::open(child, partition, &self.run)?;
-            tasks.spawn(drive_partition(partition, input, self.retain, self.stop.clone(), work.clone()));
+            let driven = drive_partition(partition, input, self.retain, self.stop.clone(), work.clone());
+            tasks.spawn(driven.instrument(self.run.span().clone()));
         }
         let mut ends = Vec::with_capacity(tasks.len());
         let mut reason = None;
@@ -129,7 +132,7 @@ impl IslandRun {
         ends: Vec<PartitionEnd>,
         reason: &FallbackReason,
     ) -> Result<SendableRecordBatchStream> {
-        self.run.fall_back(reason)?;
+        self.run.fall_back(reason, FallbackScope::Island)?;
         self.run.metrics.cpu_batch();
         let plan = if self.retain { Self::replayed(node, ends)? } else { fresh_cpu_plan(node, ends)? };
         plan.execute(output, Arc::clone(self.run.task()))

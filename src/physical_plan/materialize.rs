@@ -14,7 +14,9 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesOrdered;
 use futures::{FutureExt, StreamExt};
 use tokio::sync::mpsc::Sender;
+use tracing::Instrument;
 
+use crate::config::FallbackScope;
 use crate::error::{GpuError, GpuResult};
 use crate::kernels::program::{Program, Segment};
 use crate::kernels::select::{SelectResult, select};
@@ -43,14 +45,16 @@ pub(crate) fn execute(
     let rows = context.session_config().batch_size();
     let output =
         Output { coalescer: BatchCoalescer::new(Arc::clone(&schema), rows), remaining: fetch, sender };
-    builder.spawn(async move {
+    let span = run.span().clone();
+    let work = async move {
         let sender = output.sender.clone();
         if let Err(error) = drive(input, run, schema, output).await {
             // In line behind the rows: the error of a task would overtake them. Nobody may be listening any more.
             let _ = sender.send(Err(error)).await;
         }
         Ok(())
-    });
+    };
+    builder.spawn(work.instrument(span));
     Ok(builder.build())
 }
 
@@ -166,7 +170,7 @@ fn materialize<'a>(
             },
             Err(error) => error.into(),
         };
-        run.fall_back(&reason)?;
+        run.fall_back(&reason, FallbackScope::Batch)?;
         run.metrics.cpu_batch();
         chain.replay(batch.source().host(), run.task()).await
     }

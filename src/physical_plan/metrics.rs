@@ -4,16 +4,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use datafusion::physical_plan::metrics::{
-    BaselineMetrics, Count, ExecutionPlanMetricsSet, MetricBuilder, Time,
+    BaselineMetrics, Count, ExecutionPlanMetricsSet, Gauge, MetricBuilder, MetricCategory, Time,
 };
 use parking_lot::Mutex;
 
+use crate::memory::budget::PeakMeter;
 use crate::memory::stats::LaunchStats;
+
+use super::query::Query;
 
 /// Metrics of one partition of a GPU node.
 ///
 /// `gpu_batches` counts batches whose answer came from the device, `cpu_batches` those that the CPU replayed; each
-/// fallback is counted under `fallback.<reason>` too.
+/// fallback is counted under `fallback.<reason>` too. `kernel_time` is there where the adapter has timestamp queries;
+/// `peak_device_bytes` is the most device memory that the partition held at a time, summed over partitions by EXPLAIN
+/// ANALYZE.
 pub(crate) struct GpuMetrics {
     /// DataFusion's usual metrics.
     pub baseline: BaselineMetrics,
@@ -24,6 +29,10 @@ pub(crate) struct GpuMetrics {
     gpu_batches: Count,
     cpu_batches: Count,
     fallbacks: Mutex<Vec<(&'static str, Count)>>,
+    memory: Arc<PeakMeter>,
+    peak: Gauge,
+    query: Arc<Query>,
+    timestamps: bool,
     published: Published,
 }
 
@@ -37,32 +46,52 @@ struct Published {
 }
 
 impl GpuMetrics {
-    pub(crate) fn new(set: &ExecutionPlanMetricsSet, partition: usize) -> Self {
+    /// Metrics of `partition` in `set`, which are added to those of `query`; `timestamps` tells whether kernels are timed.
+    pub(crate) fn new(
+        set: &ExecutionPlanMetricsSet,
+        partition: usize,
+        query: Arc<Query>,
+        timestamps: bool,
+    ) -> Self {
         let count = |name: &'static str| MetricBuilder::new(set).counter(name, partition);
+        let bytes = |name: &'static str| {
+            MetricBuilder::new(set).with_category(MetricCategory::Bytes).counter(name, partition)
+        };
         let time = |name: &'static str| MetricBuilder::new(set).subset_time(name, partition);
         let counters: Vec<(Count, Statistic)> = vec![
-            (count("bytes_uploaded"), |s| s.snapshot().uploaded_bytes),
-            (count("bytes_downloaded"), |s| s.snapshot().downloaded_bytes),
+            (bytes("bytes_uploaded"), |s| s.snapshot().uploaded_bytes),
+            (bytes("bytes_downloaded"), |s| s.snapshot().downloaded_bytes),
             (count("dispatches"), |s| s.snapshot().dispatches),
             (count("waits"), |s| s.snapshot().waits),
             (count("pipelines_compiled"), |s| s.snapshot().pipelines_compiled),
         ];
-        let times: Vec<(Time, Statistic)> = vec![
+        let mut times: Vec<(Time, Statistic)> = vec![
             (time("upload_time"), |s| s.snapshot().upload_ns),
             (time("compile_time"), |s| s.snapshot().compile_ns),
-            (time("kernel_time"), |s| s.snapshot().kernel_ns),
             (time("read_back_time"), |s| s.snapshot().readback_ns),
         ];
+        if timestamps {
+            times.push((time("kernel_time"), |s| s.snapshot().kernel_ns));
+        }
         Self {
             baseline: BaselineMetrics::new(set, partition),
             stats: Arc::new(LaunchStats::default()),
             gpu_batches: count("gpu_batches"),
             cpu_batches: count("cpu_batches"),
             fallbacks: Mutex::new(vec![]),
+            memory: Arc::default(),
+            peak: MetricBuilder::new(set).peak_memory_usage("peak_device_bytes", partition),
+            query,
+            timestamps,
             set: set.clone(),
             partition,
             published: Published { counters, times },
         }
+    }
+
+    /// Meters of the device memory that this partition and its query hold.
+    pub(crate) fn memory_meters(&self) -> Vec<Arc<PeakMeter>> {
+        vec![Arc::clone(&self.memory), Arc::clone(self.query.memory())]
     }
 
     /// Counts a batch that the device answered.
@@ -97,5 +126,8 @@ impl Drop for GpuMetrics {
         for (time, value) in &self.published.times {
             time.add_duration(Duration::from_nanos(value(&self.stats)));
         }
+        self.peak.set(usize::try_from(self.memory.peak()).unwrap_or(usize::MAX));
+        let batches = |count: &Count| count.value() as u64;
+        self.query.add(batches(&self.gpu_batches), batches(&self.cpu_batches), &self.stats, self.timestamps);
     }
 }

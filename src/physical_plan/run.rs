@@ -1,6 +1,7 @@
 //! What one execution of a GPU node's partition needs: options, device, budget, metrics, and the fallback policy.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use datafusion::common::Result;
 use datafusion::common::runtime::SpawnedTask;
@@ -12,10 +13,12 @@ use crate::memory::budget::MemoryScope;
 use crate::memory::caps::DeviceCaps;
 use crate::memory::launch::LaunchScope;
 use crate::memory::runtime::{AdapterSelector, GpuDevice, GpuRuntime};
+use crate::observe::{FallbackEvent, Observers};
 use datafusion::physical_plan::ExecutionPlan;
 
 use super::exec::GpuExec;
 use super::metrics::GpuMetrics;
+use super::query::Query;
 
 /// Why a batch or an island went to the CPU although it was placed on the GPU.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -44,6 +47,9 @@ pub(crate) struct RunContext {
     device: GpuResult<Arc<GpuDevice>>,
     memory: Option<MemoryScope>,
     task: Arc<TaskContext>,
+    query: Arc<Query>,
+    observers: Arc<Observers>,
+    span: tracing::Span,
     pub(crate) metrics: GpuMetrics,
 }
 
@@ -53,8 +59,11 @@ impl RunContext {
     pub(crate) fn open(node: &GpuExec, partition: usize, task: &Arc<TaskContext>) -> Arc<Self> {
         let config = task.session_config();
         let options = config.options().extensions.get::<GpuOptions>().cloned().unwrap_or_default();
-        let device = config
-            .get_extension::<GpuRuntime>()
+        let runtime = config.get_extension::<GpuRuntime>();
+        let observers = runtime.as_ref().map(|runtime| Arc::clone(runtime.observers())).unwrap_or_default();
+        let query = Arc::clone(node.query());
+        query.begin(task, &observers);
+        let device = runtime
             .ok_or_else(|| GpuError::NoAdapter("the session has no GpuRuntime".to_owned()))
             .and_then(|runtime| runtime.select(&selector(&options)));
         let name = format!("{}[{partition}]", node.name());
@@ -66,8 +75,17 @@ impl RunContext {
             }
             Err(_) => None,
         };
-        let metrics = GpuMetrics::new(node.metrics_set(), partition);
-        Arc::new(Self { node: name, options, device, memory, task: Arc::clone(task), metrics })
+        let timestamps = device.as_ref().is_ok_and(|device| device.caps().timestamps);
+        let metrics = GpuMetrics::new(node.metrics_set(), partition, Arc::clone(&query), timestamps);
+        let memory = memory.map(|scope| scope.with_meters(metrics.memory_meters()));
+        let span = tracing::debug_span!(
+            target: "datafusion_wgpu::island",
+            parent: &query.span(),
+            "gpu_island",
+            node = name
+        );
+        let task = Arc::clone(task);
+        Arc::new(Self { node: name, options, device, memory, task, query, observers, span, metrics })
     }
 
     pub(crate) fn task(&self) -> &Arc<TaskContext> {
@@ -110,12 +128,32 @@ impl RunContext {
         Ok(LaunchScope { context, memory, stats: Arc::clone(&self.metrics.stats) })
     }
 
-    /// Counts and reports a fallback.
+    /// The span of this partition's work.
+    pub(crate) fn span(&self) -> &tracing::Span {
+        &self.span
+    }
+
+    /// Counts and reports a fallback; `scope` is what the CPU runs again.
     ///
     /// # Errors
     /// [`GpuError::FallbackForbidden`] under `gpu.fallback = 'error'`; for a device failure, that failure.
-    pub(crate) fn fall_back(&self, reason: &FallbackReason) -> Result<()> {
+    pub(crate) fn fall_back(&self, reason: &FallbackReason, scope: FallbackScope) -> Result<()> {
         let first = self.metrics.fallback(reason.code());
+        self.query.fell_back(reason.code());
+        self.observers.fell_back(FallbackEvent {
+            time: SystemTime::now(),
+            session_id: self.task.session_id(),
+            query_id: self.query.id(),
+            query: self.query.text(),
+            node: self.node.clone(),
+            scope: match scope {
+                FallbackScope::Batch => "batch",
+                FallbackScope::Island => "island",
+            },
+            code: reason.code(),
+            message: reason.to_string(),
+            forbidden: self.options.fallback == FallbackPolicy::Error,
+        });
         match self.options.fallback {
             // One warning a kind; the metrics count them all.
             FallbackPolicy::Warn if first => {

@@ -20,6 +20,7 @@ pub type TestResult<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
 /// A session with the rule forced, over a runtime of its own: its device can be broken without disturbing other tests.
 pub struct Gpu {
     pub ctx: SessionContext,
+    pub runtime: Arc<GpuRuntime>,
     pub device: Arc<GpuDevice>,
 }
 
@@ -44,8 +45,8 @@ impl Gpu {
         let runtime = GpuRuntime::new();
         let device = runtime.select(&AdapterSelector { adapter: String::new(), allow_software: true })?;
         let ctx = cpu(partitions);
-        register_gpu_runtime(&ctx, runtime)?;
-        let gpu = Gpu { ctx, device };
+        register_gpu_runtime(&ctx, Arc::clone(&runtime))?;
+        let gpu = Gpu { ctx, runtime, device };
         for (option, value) in [
             ("allow_software_adapter", "true"),
             ("placement", "'force'"),

@@ -4,6 +4,7 @@ mod docs;
 mod fallback;
 mod harness;
 mod layering;
+mod observe;
 mod placement;
 mod random;
 mod slt;

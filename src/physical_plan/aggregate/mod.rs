@@ -26,6 +26,7 @@ use futures::future::BoxFuture;
 use futures::{FutureExt, TryFutureExt};
 use parking_lot::Mutex;
 
+use crate::config::FallbackScope;
 use crate::error::{GpuError, GpuResult};
 use crate::kernels::expr::{Expr, ValueType};
 use crate::kernels::program::{Program, Segment};
@@ -305,7 +306,7 @@ impl Job {
             if self.run.island_scope() {
                 return Err(Stop::FallBack(reason));
             }
-            self.run.fall_back(&reason)?;
+            self.run.fall_back(&reason, FallbackScope::Batch)?;
             Ok(self.reduce_on_cpu(&batch, chain).await?)
         }
         .boxed()

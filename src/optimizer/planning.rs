@@ -1,0 +1,112 @@
+//! The planning that the rule is called from: which query it is for, and where the report goes.
+//!
+//! A physical optimizer rule sees a plan and options, no more. The session's query planner (`session::GpuQueryPlanner`)
+//! opens a scope around its work; the rule, which runs inside on the same task, finds it here.
+
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use datafusion::logical_expr::LogicalPlan;
+use datafusion::sql::unparser::plan_to_sql;
+use parking_lot::Mutex;
+
+use crate::physical_plan::Query;
+
+use super::report::PlacementReport;
+
+/// Characters of a query's text that are kept.
+const MAX_TEXT: usize = 4_000;
+
+tokio::task_local! {
+    static PLANNING: Arc<Planning>;
+}
+
+/// The planning of one logical plan.
+pub(crate) struct Planning {
+    logical: Arc<LogicalPlan>,
+    report: Mutex<Option<PlacementReport>>,
+}
+
+impl Planning {
+    /// The planning of `logical`, or of the plan that it explains.
+    pub(crate) fn of(logical: &LogicalPlan) -> Arc<Self> {
+        let logical = match logical {
+            LogicalPlan::Explain(explain) => Arc::clone(&explain.plan),
+            LogicalPlan::Analyze(analyze) => Arc::clone(&analyze.input),
+            plan => Arc::new(plan.clone()),
+        };
+        Arc::new(Self { logical, report: Mutex::new(None) })
+    }
+
+    /// Runs `work`; the rule reports to this planning in the meantime.
+    pub(crate) async fn scope<F: Future>(self: &Arc<Self>, work: F) -> F::Output {
+        PLANNING.scope(Arc::clone(self), work).await
+    }
+
+    /// What the rule decided, if it was called; of several calls the last.
+    pub(crate) fn take_report(&self) -> Option<PlacementReport> {
+        self.report.lock().take()
+    }
+}
+
+/// Hands the rule's report to the planning it is called from, if that is known.
+pub(crate) fn reported(report: &PlacementReport) {
+    let _ = PLANNING.try_with(|planning| *planning.report.lock() = Some(report.clone()));
+}
+
+/// The query that is being planned.
+pub(crate) fn query() -> Arc<Query> {
+    match PLANNING.try_with(|planning| Arc::clone(&planning.logical)) {
+        Ok(logical) => Query::new(move || describe(&logical)),
+        Err(_) => Query::new(String::new),
+    }
+}
+
+/// A plan as SQL, or its first line where it can't be written as SQL.
+fn describe(plan: &LogicalPlan) -> String {
+    let sql = catch_unwind(AssertUnwindSafe(|| plan_to_sql(plan).map(|sql| sql.to_string())));
+    let mut text = match sql {
+        Ok(Ok(sql)) => sql,
+        _ => plan.display().to_string(),
+    };
+    if let Some((end, _)) = text.char_indices().nth(MAX_TEXT) {
+        text.truncate(end);
+        text.push_str(" ...");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use datafusion::logical_expr::{LogicalPlanBuilder, col, lit};
+
+    use super::*;
+
+    fn plan(values: i64) -> LogicalPlan {
+        let rows = (0..values).map(|value| vec![lit(value)]).collect();
+        let scan = LogicalPlanBuilder::values(rows).and_then(|plan| plan.filter(col("column1").gt(lit(1))));
+        scan.and_then(LogicalPlanBuilder::build).unwrap()
+    }
+
+    #[test]
+    fn a_query_is_described_as_sql() {
+        let text = describe(&plan(2));
+        assert!(text.contains("SELECT") && text.contains("\"column1\" > 1"), "{text}");
+    }
+
+    #[test]
+    fn a_long_text_is_cut() {
+        assert_eq!(describe(&plan(2_000)).chars().count(), MAX_TEXT + 4);
+    }
+
+    #[tokio::test]
+    async fn the_rule_reports_to_its_planning_only() {
+        reported(&PlacementReport::default());
+        let planning = Planning::of(&plan(1));
+        assert_eq!(planning.take_report(), None);
+        planning.scope(async { reported(&PlacementReport::default()) }).await;
+        assert_eq!(planning.take_report(), Some(PlacementReport::default()));
+        assert_eq!(&*query().text(), "");
+    }
+}
