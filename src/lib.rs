@@ -15,10 +15,11 @@
 //!
 //! [`register_gpu`] extends an existing session in place; [`GpuSessionStateBuilderExt`] extends one that is being built.
 //! The `gpu.*` options are those of [`GpuOptions`]. [`placement_report`] tells which nodes of a query run on the GPU, and
-//! why the others do not.
+//! why the others do not; [`functions`] tell that and more in SQL.
 
 pub mod config;
 pub mod error;
+pub mod functions;
 pub mod kernels;
 pub mod memory;
 pub mod observe;

@@ -5,14 +5,16 @@ mod planner;
 use std::sync::{Arc, LazyLock};
 
 use datafusion::common::Result;
-use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
+use datafusion::execution::session_state::SessionStateBuilder;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::prelude::{SessionConfig, SessionContext};
 
 use crate::config::GpuOptions;
 use crate::error::GpuResult;
+use crate::functions::table_functions;
 use crate::memory::GpuRuntime;
 use crate::memory::caps::DeviceCaps;
+use crate::optimizer::explain::{explain, is_offload};
 use crate::optimizer::{CapsSource, GpuOffload, PlacementReport};
 use crate::physical_plan::selector;
 
@@ -20,9 +22,10 @@ pub use planner::GpuQueryPlanner;
 
 /// Adds the GPU to a [`SessionStateBuilder`].
 pub trait GpuSessionStateBuilderExt: Sized {
-    /// Adds the `gpu.*` options, the process's [`shared_runtime`], the optimizer rule, and a [`GpuQueryPlanner`] around the
-    /// planner. Without an adapter the session works as before. Call it after `with_config`, which replaces the options, and
-    /// after `with_query_planner`; a builder that has the rule gets no second one.
+    /// Adds the `gpu.*` options, the process's [`shared_runtime`], the optimizer rule, the table functions, and a
+    /// [`GpuQueryPlanner`] around the planner. Without an adapter the session works as before. Call it after `with_config`,
+    /// `with_query_planner`, `with_table_functions` and `with_table_function_list`, which replace what is there; a builder that
+    /// has the rule gets no second one, and a table function of yours that has one of our names stays.
     fn with_gpu(self) -> Self {
         self.with_gpu_runtime(shared_runtime())
     }
@@ -37,6 +40,10 @@ impl GpuSessionStateBuilderExt for SessionStateBuilder {
         let known = self.physical_optimizers().as_ref().is_some_and(|optimizer| has(&optimizer.rules))
             || self.physical_optimizer_rules().as_ref().is_some_and(|rules| has(rules));
         let config = self.config().take().unwrap_or_default();
+        let functions = self.table_functions().get_or_insert_default();
+        for function in table_functions() {
+            functions.entry(function.name().to_owned()).or_insert(function);
+        }
         if known {
             // A configuration set since then may lack the options and the runtime.
             return self.with_config(completed(config, runtime));
@@ -80,6 +87,12 @@ pub fn register_gpu_runtime(context: &SessionContext, runtime: Arc<GpuRuntime>) 
     let shared = context.state_ref();
     let mut state = shared.write();
     if state.physical_optimizers().iter().any(is_offload) {
+        // A state that was put together after `with_gpu` may have got other table functions since.
+        for function in table_functions() {
+            if !state.table_functions().contains_key(function.name()) {
+                state.register_udtf(function.name(), Arc::clone(function.function()));
+            }
+        }
         return Ok(());
     }
     let create_default_catalog = state.config_options().catalog.create_default_catalog_and_schema;
@@ -96,29 +109,10 @@ pub fn register_gpu_runtime(context: &SessionContext, runtime: Arc<GpuRuntime>) 
 /// Where each node of `sql`'s plan would run, and why those on the CPU stay there. Nothing is executed.
 ///
 /// # Errors
-/// DataFusion's own errors in parsing and planning `sql`; a plan error when the session was not registered.
+/// DataFusion's own errors in parsing and planning `sql`; a plan error when the session was not registered, or when `sql` is
+/// no query.
 pub async fn placement_report(context: &SessionContext, sql: &str) -> Result<PlacementReport> {
-    let state = context.state();
-    let offload = state.physical_optimizers().iter().find_map(|rule| {
-        let rule: &dyn std::any::Any = rule.as_ref();
-        rule.downcast_ref::<GpuOffload>()
-    });
-    let Some(offload) = offload else {
-        return datafusion::common::plan_err!("the session has no GPU: call register_gpu first");
-    };
-    let logical = state.create_logical_plan(sql).await?;
-    let cpu_plan = without_gpu(&state).create_physical_plan(&logical).await?;
-    Ok(offload.explain(&cpu_plan, state.config_options()))
-}
-
-/// The same session without our rule: what DataFusion plans by itself.
-fn without_gpu(state: &SessionState) -> SessionState {
-    let rules = state.physical_optimizers().iter().filter(|rule| !is_offload(rule)).cloned().collect();
-    SessionStateBuilder::new_from_existing(state.clone()).with_physical_optimizer_rules(rules).build()
-}
-
-fn is_offload(rule: &Arc<dyn PhysicalOptimizerRule + Send + Sync>) -> bool {
-    rule.name() == GpuOffload::NAME
+    explain(&context.state(), sql).await
 }
 
 /// The configuration with our options and a runtime; those that are there are kept.

@@ -109,10 +109,30 @@ impl GpuRuntime {
         &self.enumerated().infos
     }
 
+    /// Index of the adapter that `selector` means, which is not opened. `NoAdapter` says what exists.
+    pub fn find(&self, selector: &AdapterSelector) -> GpuResult<usize> {
+        find(self.adapters(), selector)
+    }
+
+    /// What the adapter with that index offers, without opening it: its `numerics`, which only shaders can tell, are those
+    /// of the device if it is open already, else all false.
+    pub fn capabilities(&self, index: usize) -> Option<DeviceCaps> {
+        let slot = self.enumerated().slots.get(index)?;
+        Some(match self.opened(index) {
+            Some(device) => DeviceCaps::clone(device.caps()),
+            None => open::capabilities(&slot.adapter),
+        })
+    }
+
+    /// The device of the adapter with that index, if somebody has opened it; waits for somebody who is opening it.
+    pub fn opened(&self, index: usize) -> Option<Arc<GpuDevice>> {
+        self.enumerated().slots.get(index)?.opened.lock().clone()
+    }
+
     /// Opens the selected adapter, once for each runtime, and probes its numerics, once a process. Blocks for tens
     /// of milliseconds the first time. `NoAdapter` says what exists.
     pub fn select(&self, selector: &AdapterSelector) -> Result<Arc<GpuDevice>, GpuError> {
-        let index = find(self.adapters(), selector)?;
+        let index = self.find(selector)?;
         let slot = &self.enumerated().slots[index];
         let mut opened = slot.opened.lock();
         if let Some(device) = opened.as_ref() {

@@ -3,6 +3,7 @@
 //! It needs no device: everything is decided on [`DeviceCaps`], plain data.
 
 mod convert;
+pub mod explain;
 mod expr;
 mod planning;
 pub mod reason;
@@ -27,6 +28,7 @@ use crate::config::{GpuOptions, Placement};
 use crate::error::GpuResult;
 use crate::memory::caps::DeviceCaps;
 
+pub use explain::explain;
 pub use reason::Reason;
 pub use report::{NodePlacement, PlacementNode, PlacementReport};
 
@@ -169,7 +171,8 @@ fn switched_off(options: &GpuOptions) -> Option<Reason> {
     (options.placement == Placement::Off).then_some(Reason::Disabled { option: "gpu.placement = 'off'" })
 }
 
-fn unusable(caps: &DeviceCaps) -> Option<Reason> {
+/// Why an adapter that was opened, and so probed, cannot be used for anything; `None` when it can.
+pub fn unusable(caps: &DeviceCaps) -> Option<Reason> {
     if !caps.int64 {
         return Some(Reason::NoInt64 { adapter: caps.name.clone() });
     }

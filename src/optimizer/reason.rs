@@ -161,18 +161,50 @@ impl Reason {
         }
     }
 
+    /// The expression or aggregate at fault, as text, where the reason is about one.
+    pub fn expression(&self) -> Option<&str> {
+        match self {
+            Reason::UnsupportedExpression { expression, .. }
+            | Reason::UnsupportedType { expression, .. }
+            | Reason::FloatArithmetic { expression }
+            | Reason::ExpressionTooLarge { expression, .. }
+            | Reason::DynamicFilter { expression } => Some(expression),
+            Reason::UnsupportedAggregate { aggregate, .. }
+            | Reason::Distinct { aggregate }
+            | Reason::OrderSensitive { aggregate }
+            | Reason::RoundedState { aggregate } => Some(aggregate),
+            Reason::Disabled { .. }
+            | Reason::NoAdapter { .. }
+            | Reason::NoInt64 { .. }
+            | Reason::NumericsProbe { .. }
+            | Reason::TooFewRows { .. }
+            | Reason::UnknownRows
+            | Reason::LoneRowLocal
+            | Reason::NothingToCompute
+            | Reason::UnsupportedOperator { .. }
+            | Reason::Grouping
+            | Reason::BindingLimit { .. }
+            | Reason::Unbounded
+            | Reason::RecursiveQuery
+            | Reason::FinalWithoutPartial
+            | Reason::ExchangesKept
+            | Reason::Fetch { .. }
+            | Reason::ConversionFailed { .. } => None,
+        }
+    }
+
     /// An unsupported expression, with the expression's text shortened for reading.
-    pub(crate) fn expression(expression: &dyn fmt::Display, why: impl Into<String>) -> Reason {
+    pub(crate) fn unsupported_expression(expression: &dyn fmt::Display, why: impl Into<String>) -> Reason {
         Reason::UnsupportedExpression { expression: shorten(expression), why: why.into() }
     }
 
     /// An unsupported type, with the expression's text shortened for reading.
-    pub(crate) fn data_type(expression: &dyn fmt::Display, data_type: &DataType) -> Reason {
+    pub(crate) fn unsupported_type(expression: &dyn fmt::Display, data_type: &DataType) -> Reason {
         Reason::UnsupportedType { expression: shorten(expression), data_type: data_type.clone() }
     }
 
     /// An unsupported aggregate, with its text shortened for reading.
-    pub(crate) fn aggregate(aggregate: &dyn fmt::Display, why: impl Into<String>) -> Reason {
+    pub(crate) fn unsupported_aggregate(aggregate: &dyn fmt::Display, why: impl Into<String>) -> Reason {
         Reason::UnsupportedAggregate { aggregate: shorten(aggregate), why: why.into() }
     }
 }
@@ -255,10 +287,12 @@ mod tests {
     #[test]
     fn sentences_are_short_and_on_one_line() {
         let text = format!("a\nb{}", "ü".repeat(1000));
-        let reason = Reason::expression(&text, "no");
+        let reason = Reason::unsupported_expression(&text, "no");
         let shown = reason.to_string();
         assert_eq!(shown.chars().count(), 160 + 1 + ": no".len());
         assert!(shown.starts_with("a b") && !shown.contains('\n'));
         assert_eq!(reason.code(), "UnsupportedExpression");
+        assert_eq!(reason.expression().map(|text| text.chars().count()), Some(161));
+        assert_eq!(Reason::Grouping.expression(), None);
     }
 }

@@ -19,6 +19,18 @@ pub enum NodePlacement {
     Cpu,
 }
 
+impl NodePlacement {
+    /// Lower-case name, as `gpu_explain()` shows it.
+    pub fn name(self) -> &'static str {
+        match self {
+            NodePlacement::Gpu => "gpu",
+            NodePlacement::PartOfGpu => "part_of_gpu",
+            NodePlacement::Transparent => "transparent",
+            NodePlacement::Cpu => "cpu",
+        }
+    }
+}
+
 /// One node of the CPU plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlacementNode {

@@ -14,7 +14,7 @@ use super::reason::Reason;
 /// # Errors
 /// `UnsupportedType` for types that cannot live on the device.
 pub(crate) fn device_type(expression: &dyn Display, data_type: &DataType) -> Result<ValueType, Reason> {
-    value_type(data_type).ok_or_else(|| Reason::data_type(expression, data_type))
+    value_type(data_type).ok_or_else(|| Reason::unsupported_type(expression, data_type))
 }
 
 /// True for the eight integer types.

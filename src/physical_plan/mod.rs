@@ -21,5 +21,6 @@ pub use exec::GpuExec;
 pub(crate) use fusion::most_column_buffers;
 pub use op::{BreakerOp, DeviceOp, OpKind, RowLocalOp};
 pub use query::Query;
+pub use run::default_memory_limit;
 pub(crate) use run::selector;
 pub use template::Template;

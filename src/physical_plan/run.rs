@@ -181,8 +181,9 @@ pub(crate) fn selector(options: &GpuOptions) -> AdapterSelector {
     AdapterSelector { adapter: options.adapter.clone(), allow_software: options.allow_software_adapter }
 }
 
-/// Three quarters of the device's memory, or 2 GiB where the adapter does not tell how much it has.
-fn default_memory_limit(caps: &DeviceCaps) -> u64 {
+/// The limit without `gpu.memory_limit`: three quarters of the device's memory, or 2 GiB where the adapter does not tell how
+/// much it has.
+pub fn default_memory_limit(caps: &DeviceCaps) -> u64 {
     caps.memory_bytes.map_or(2 << 30, |bytes| bytes / 4 * 3)
 }
 

@@ -2,6 +2,7 @@
 
 mod docs;
 mod fallback;
+mod functions;
 mod harness;
 mod layering;
 mod observe;

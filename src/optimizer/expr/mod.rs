@@ -258,7 +258,7 @@ impl Lowering {
     }
 
     fn unsupported(&mut self, expr: &dyn std::fmt::Display, why: &str) -> Declined {
-        self.decline(Reason::expression(expr, why))
+        self.decline(Reason::unsupported_expression(expr, why))
     }
 
     fn too_large(&mut self, expr: &dyn std::fmt::Display, limit: String) -> Declined {

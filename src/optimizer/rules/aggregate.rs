@@ -104,7 +104,7 @@ fn check_shape(exec: &AggregateExec) -> Result<(), Vec<Reason>> {
         return Err(vec![Reason::Fetch { operator: exec.name().to_string() }]);
     }
     if exec.aggr_expr().is_empty() {
-        return Err(vec![Reason::aggregate(&exec.name(), "it has no aggregate functions")]);
+        return Err(vec![Reason::unsupported_aggregate(&exec.name(), "it has no aggregate functions")]);
     }
     Ok(())
 }
@@ -300,6 +300,6 @@ impl Call<'_> {
     }
 
     fn unsupported(&self, lowering: &mut Lowering, why: &str) -> Declined {
-        lowering.decline(Reason::aggregate(&self.name, why))
+        lowering.decline(Reason::unsupported_aggregate(&self.name, why))
     }
 }
