@@ -74,7 +74,7 @@ impl Query {
                 target: "datafusion_wgpu::query",
                 parent: None,
                 "gpu_query",
-                id,
+                query_id = id,
                 query = tracing::field::Empty
             );
             if !span.is_disabled() {

@@ -5,7 +5,9 @@ mod gpu;
 mod logging;
 mod shell;
 mod tpch_data;
+mod trace;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::LazyLock;
 
@@ -28,6 +30,9 @@ struct Cli {
     command: Option<Command>,
     #[command(flatten)]
     shell: shell::Args,
+    /// Write what queries do on the GPU to FILE, a trace for Perfetto or Chrome
+    #[arg(long, value_name = "FILE", global = true, help_heading = "GPU")]
+    gpu_trace: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -48,12 +53,14 @@ fn main() -> ExitCode {
 }
 
 fn start(cli: Cli) -> Result<ExitCode> {
-    let _logging = logging::init()?;
+    let logging = logging::init(cli.gpu_trace.as_deref())?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let code = runtime.block_on(run(cli));
     // A cancelled query may leave work behind that nobody waits for.
     runtime.shutdown_background();
-    code
+    let ended = logging.finish();
+    let code = code?;
+    ended.map(|()| code)
 }
 
 async fn run(cli: Cli) -> Result<ExitCode> {
