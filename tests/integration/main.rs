@@ -11,6 +11,8 @@ mod random;
 mod slt;
 mod sources;
 mod tpch_data;
+#[cfg(feature = "cli")]
+mod trace;
 
 #[path = "../support/tpch.rs"]
 mod tpch;
