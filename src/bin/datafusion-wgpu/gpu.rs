@@ -38,13 +38,13 @@ pub enum Fallback {
 #[group(id = "gpu_flags")]
 pub struct Args {
     /// Where supported operators run; without it, as the environment and SET gpu.placement say
-    #[arg(long, value_enum)]
+    #[arg(long, value_name = "WHERE", value_enum, ignore_case = true)]
     pub gpu: Option<Gpu>,
     /// The adapter: its number or a part of its name, as `datafusion-wgpu devices` lists them
     #[arg(long, value_name = "ADAPTER")]
     pub adapter: Option<String>,
     /// What happens when a running query needs the CPU after all
-    #[arg(long, value_enum)]
+    #[arg(long, value_name = "POLICY", value_enum, ignore_case = true)]
     pub gpu_fallback: Option<Fallback>,
 }
 

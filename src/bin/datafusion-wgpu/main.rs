@@ -7,6 +7,7 @@ mod shell;
 mod tpch_data;
 mod trace;
 
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::LazyLock;
@@ -42,11 +43,12 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    match start(cli) {
+    match start(Cli::parse()) {
         Ok(code) => code,
+        Err(error) if error::is_closed_output(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("Error: {}", error::message(&error));
+            // Where stderr can't be written either, the exit code tells.
+            drop(writeln!(io::stderr(), "Error: {}", error::message(&error)));
             ExitCode::FAILURE
         }
     }
