@@ -1,5 +1,7 @@
 //! Integration tests in one binary: a test binary that links DataFusion is large, and linking it takes a while.
 
+#[cfg(feature = "cli")]
+mod cli;
 mod docs;
 mod fallback;
 mod functions;

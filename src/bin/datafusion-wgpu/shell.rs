@@ -80,9 +80,9 @@ pub async fn run(args: Args) -> Result<ExitCode> {
         Input::Interactive { rc } => {
             script::run_all(&ctx, rc, &mut options).await?;
             // What can fail here is the terminal, and the file that keeps the history.
-            exec::exec_from_repl(&ctx, &mut options)
-                .await
-                .map_err(|e| problem(format!("the shell, whose history is in .history: {e}")))?;
+            exec::exec_from_repl(&ctx, &mut options).await.map_err(|e| {
+                problem(format!("the history could not be kept in .history, or the terminal failed: {e}"))
+            })?;
             Ok(ExitCode::SUCCESS)
         }
     }
