@@ -1,6 +1,6 @@
 //! Where log records and spans go.
 
-use std::io::{self, IsTerminal};
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -45,9 +45,7 @@ pub fn init(trace: Option<&Path>) -> Result<Logging> {
     });
     // Who did not ask for logs wants to read a warning, not to find out when and where it came from.
     let plain = wanted.is_empty();
-    let colors = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|no| no.is_empty());
-    let lines =
-        tracing_subscriber::fmt::layer().with_writer(io::stderr).with_target(!plain).with_ansi(colors);
+    let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_target(!plain).with_ansi(false);
     let lines = if plain { lines.without_time().boxed() } else { lines.boxed() };
     let registry = tracing_subscriber::registry().with(lines.with_filter(filter)).with(traced);
     registry.try_init().map_err(|e| problem(format!("cannot start logging: {e}")))?;
