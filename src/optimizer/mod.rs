@@ -2,6 +2,7 @@
 //!
 //! It needs no device: everything is decided on [`DeviceCaps`], plain data.
 
+mod adapter;
 mod convert;
 pub mod explain;
 mod expr;
@@ -28,6 +29,7 @@ use crate::config::{GpuOptions, Placement};
 use crate::error::GpuResult;
 use crate::memory::caps::DeviceCaps;
 
+pub use adapter::{declined_by, unusable};
 pub use explain::explain;
 pub use reason::Reason;
 pub use report::{NodePlacement, PlacementNode, PlacementReport};
@@ -169,14 +171,6 @@ fn switched_off(options: &GpuOptions) -> Option<Reason> {
         return Some(Reason::Disabled { option: "gpu.enabled = false" });
     }
     (options.placement == Placement::Off).then_some(Reason::Disabled { option: "gpu.placement = 'off'" })
-}
-
-/// Why an adapter that was opened, and so probed, cannot be used for anything; `None` when it can.
-pub fn unusable(caps: &DeviceCaps) -> Option<Reason> {
-    if !caps.int64 {
-        return Some(Reason::NoInt64 { adapter: caps.name.clone() });
-    }
-    (!caps.numerics.int64_exact).then(|| Reason::NumericsProbe { adapter: caps.name.clone() })
 }
 
 fn has_candidates(plan: &Arc<dyn ExecutionPlan>) -> bool {

@@ -1,8 +1,11 @@
 //! The `datafusion-wgpu` program: DataFusion's shell with the GPU behind it, and the tools around it.
 
+mod devices;
+mod doctor;
 mod error;
 mod gpu;
 mod logging;
+mod output;
 mod shell;
 mod tpch_data;
 mod trace;
@@ -38,6 +41,12 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// List the adapters, with their features and limits
+    Devices(devices::Args),
+    /// Examine drivers and adapters, say what is wrong and what to install
+    Doctor(doctor::Args),
+    #[command(hide = true)]
+    DoctorStep(doctor::StepArgs),
     /// Write TPC-H tables as Parquet files
     TpchData(tpch_data::Args),
 }
@@ -68,6 +77,9 @@ fn start(cli: Cli) -> Result<ExitCode> {
 async fn run(cli: Cli) -> Result<ExitCode> {
     match cli.command {
         None => shell::run(cli.shell).await,
+        Some(Command::Devices(args)) => devices::run(args).await,
+        Some(Command::Doctor(args)) => doctor::run(args).await,
+        Some(Command::DoctorStep(args)) => doctor::run_step(args).await,
         Some(Command::TpchData(args)) => tpch_data::run(args).await,
     }
 }
