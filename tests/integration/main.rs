@@ -3,6 +3,8 @@
 #[cfg(feature = "cli")]
 mod cli;
 mod docs;
+#[cfg(feature = "cli")]
+mod doctor;
 mod fallback;
 mod functions;
 mod harness;

@@ -159,7 +159,7 @@ fn numerics(caps: &DeviceCaps) -> String {
         format!("64-bit integers {}", exact(numerics.int64_exact)),
         format!("f64 + - * / {double}"),
         format!("f32 / {}", exact(numerics.float32_division_exact)),
-        format!("small f32 values {}", if numerics.float32_denormals { "kept" } else { "flushed to 0" }),
+        format!("f32 denormals {}", if numerics.float32_denormals { "kept" } else { "flushed to 0" }),
         format!("a * b + c rounded {}", if numerics.float_contraction { "once" } else { "twice" }),
     ]
     .join(", ")
@@ -214,7 +214,7 @@ mod tests {
         assert!(findings(&caps).iter().all(|finding| finding.status == Status::Ok));
         assert_eq!(
             of(Check::Numerics, &caps).detail,
-            "64-bit integers exact, f64 + - * / exact, f32 / not exact, small f32 values flushed to 0, a * b + c rounded once"
+            "64-bit integers exact, f64 + - * / exact, f32 / not exact, f32 denormals flushed to 0, a * b + c rounded once"
         );
         assert!(of(Check::Memory, &caps).detail.starts_with("140 GiB, of which queries use 105 GiB"));
     }

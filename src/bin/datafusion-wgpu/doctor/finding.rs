@@ -173,9 +173,10 @@ impl Report {
     /// The verdict on `findings`. Where a real GPU works, what is wrong below it does not matter to it, and is a warning.
     pub fn new(mut findings: Vec<Finding>, adapter: Option<Chosen>) -> Self {
         let broken = findings.iter().any(|f| f.check >= Check::Adapters && f.status == Status::Problem);
+        let answered = findings.iter().any(|f| f.check == Check::Query && f.status == Status::Ok);
         let verdict = match &adapter {
-            Some(chosen) if !broken && chosen.software => Verdict::SoftwareOnly,
-            Some(_) if !broken => Verdict::Ok,
+            Some(chosen) if answered && !broken && chosen.software => Verdict::SoftwareOnly,
+            Some(_) if answered && !broken => Verdict::Ok,
             _ => Verdict::Unusable,
         };
         if verdict == Verdict::Ok {
@@ -214,14 +215,10 @@ impl Report {
                 out,
                 "Result: {name} works, but it is a software adapter, which runs on the CPU: for trying out, with --gpu force."
             ),
-            Verdict::Unusable => {
-                let last = self.findings.iter().rev().find(|f| f.status == Status::Problem);
-                writeln!(
-                    out,
-                    "Result: no usable adapter: {}; queries stay on the CPU.",
-                    last.map_or("nothing was found".to_owned(), |f| one_line(&f.detail))
-                )
+            Verdict::Unusable if name.is_empty() => {
+                writeln!(out, "Result: no usable adapter; queries stay on the CPU.")
             }
+            Verdict::Unusable => writeln!(out, "Result: {name} can't be used; see the problem above."),
         }
     }
 }
@@ -251,13 +248,15 @@ mod tests {
             (vec![good.clone(), query.clone()], chosen(false), 1),
             (vec![query], chosen(true), 1),
             (vec![driver.clone()], None, 1),
+            (vec![Finding::ok(Check::Device, "opened")], chosen(false), 1),
             (vec![], None, 1),
         ] {
             let report = Report::new(findings.clone(), adapter);
             assert_eq!(report.verdict.exit_code(), code, "{findings:?}");
         }
         // A driver that the working GPU does not need is a warning; the software adapter does not excuse it.
-        let status = |software| Report::new(vec![driver.clone()], chosen(software)).findings[0].status;
+        let findings = [driver, good];
+        let status = |software| Report::new(findings.to_vec(), chosen(software)).findings[0].status;
         assert_eq!(status(false), Status::Warning);
         assert_eq!(status(true), Status::Problem);
     }
@@ -273,10 +272,9 @@ mod tests {
         assert!(text.contains("ok       Vulkan loader     Vulkan 1.3\n"), "{text}");
         assert!(text.contains("problem  adapters          none at all\n"), "{text}");
         assert!(text.contains("                           -> install one\n"), "{text}");
-        assert!(
-            text.ends_with("Result: no usable adapter: none at all; queries stay on the CPU.\n"),
-            "{text}"
-        );
+        assert!(text.ends_with("Result: no usable adapter; queries stay on the CPU.\n"), "{text}");
+        let wrong = Report::new(vec![Finding::problem(Check::Query, "wrong")], chosen(true)).text();
+        assert!(wrong.ends_with("Result: Test GPU can't be used; see the problem above.\n"), "{wrong}");
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(json["verdict"], "unusable");
         assert_eq!(json["findings"][1]["check"], "adapters");

@@ -125,19 +125,25 @@ fn device_findings(outcome: Outcome) -> (Vec<Finding>, Option<Chosen>) {
     (findings, chosen)
 }
 
-/// Gives the finding that there is no adapter the reason that was found below it.
+/// Gives the finding that there is no adapter the reason that was found below it, where the advice is.
 fn explain_absence(findings: &mut [Finding]) {
-    let cause = findings.iter().find(|f| f.check < Check::Adapters && f.status == Status::Problem).cloned();
-    let hint = findings.iter().find(|f| f.check < Check::Adapters && f.status == Status::Warning).cloned();
+    let below = |finding: &&Finding| finding.check < Check::Adapters;
+    let problems: Vec<&Finding> =
+        findings.iter().filter(below).filter(|f| f.status == Status::Problem).collect();
+    let hidden = findings.iter().find(|f| f.check == Check::DriverManifests && f.status == Status::Warning);
+    let cause = problems.first().copied().or(hidden).map(|cause| match problems.len() {
+        0 | 1 => cause.detail.clone(),
+        several => format!("{} (and {} more above)", cause.detail, several - 1),
+    });
     let none =
         |f: &&mut Finding| f.check == Check::Adapters && f.status == Status::Problem && f.advice.is_none();
     let Some(absence) = findings.iter_mut().find(none) else { return };
-    match cause.or(hint) {
-        Some(cause) => {
-            absence.detail = format!("{}, since {}", absence.detail, cause.detail);
-            absence.advice = cause.advice;
+    match cause {
+        Some(cause) => absence.detail = format!("{}, since {cause}", absence.detail),
+        None => {
+            absence.detail = format!("{}: the drivers, if any, find no GPU", absence.detail);
+            absence.advice = Some(device::NO_ADAPTER.to_owned());
         }
-        None => absence.advice = Some(device::NO_ADAPTER.to_owned()),
     }
 }
 
@@ -180,10 +186,19 @@ mod tests {
         ];
         explain_absence(&mut findings);
         assert_eq!(findings[2].detail, "wgpu finds no adapter, since there is no driver manifest");
-        assert_eq!(findings[2].advice.as_deref(), Some("install one"));
-        assert_eq!(findings[3].advice, None);
-        let mut alone = vec![none];
+        assert_eq!((&findings[2].advice, &findings[3].advice), (&None, &None));
+        let library = Finding::problem(Check::DriverLibrary, "a library does not load");
+        let mut several = vec![library.clone(), library, none.clone()];
+        explain_absence(&mut several);
+        assert_eq!(
+            several[2].detail,
+            "wgpu finds no adapter, since a library does not load (and 1 more above)"
+        );
+        let mut hidden = vec![Finding::warning(Check::DriverManifests, "one is hidden"), none.clone()];
+        explain_absence(&mut hidden);
+        assert_eq!(hidden[1].detail, "wgpu finds no adapter, since one is hidden");
+        let mut alone = vec![Finding::warning(Check::Hardware, "nothing"), none];
         explain_absence(&mut alone);
-        assert_eq!(alone[0].advice.as_deref(), Some(device::NO_ADAPTER));
+        assert_eq!(alone[1].advice.as_deref(), Some(device::NO_ADAPTER));
     }
 }

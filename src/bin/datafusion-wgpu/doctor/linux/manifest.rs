@@ -58,6 +58,8 @@ pub enum Flaw {
     Missing,
     /// It can't be read.
     Unreadable(String),
+    /// It is a folder that can't be searched.
+    Closed(String),
     /// It is no manifest.
     Invalid(String),
     /// It is for programs of another word size.
@@ -171,17 +173,16 @@ fn in_folder(folder: &Path) -> Vec<Manifest> {
     let entries = match std::fs::read_dir(folder) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return vec![],
-        Err(error) => return vec![flawed(folder, Flaw::Unreadable(error.to_string()))],
+        Err(error) => {
+            let driver = Err(Flaw::Closed(error.to_string()));
+            return vec![Manifest { path: folder.to_owned(), driver }];
+        }
     };
     let paths = entries.filter_map(|entry| entry.ok().map(|entry| entry.path()));
     let mut paths: Vec<PathBuf> =
         paths.filter(|path| path.extension().is_some_and(|end| end == "json")).collect();
     paths.sort();
     paths.iter().map(|path| read_manifest(path)).collect()
-}
-
-fn flawed(path: &Path, flaw: Flaw) -> Manifest {
-    Manifest { path: path.to_owned(), driver: Err(flaw) }
 }
 
 fn read_manifest(path: &Path) -> Manifest {
@@ -212,7 +213,7 @@ fn parse(path: &Path, text: &str) -> Result<Driver, Flaw> {
     }
     // A name without a folder is looked up by the system; a relative path starts at the manifest.
     let library = match path.parent() {
-        Some(folder) if library.contains('/') => folder.join(library),
+        Some(folder) if library.contains('/') => folder.join(library).components().collect(),
         _ => PathBuf::from(library),
     };
     Ok(Driver { manifest: path.to_owned(), library })
@@ -237,7 +238,10 @@ pub fn findings(search: &Search, found: &[Manifest], hardware: &Hardware) -> Vec
     const CHECK: Check = Check::DriverManifests;
     let mut findings = vec![];
     let drivers: Vec<_> = found.iter().filter(|manifest| manifest.driver.is_ok()).collect();
-    if drivers.is_empty() {
+    let flaws: Vec<Finding> = found.iter().filter_map(|manifest| flaw_finding(search, manifest)).collect();
+    if drivers.is_empty() && search.named_by.is_some() && !flaws.is_empty() {
+        // What is wrong with those that were named says it all.
+    } else if drivers.is_empty() {
         let advice = match search.named_by {
             Some(variable) => format!("unset {variable}, or let it name a driver's manifest"),
             None => none_installed(hardware),
@@ -245,11 +249,10 @@ pub fn findings(search: &Search, found: &[Manifest], hardware: &Hardware) -> Vec
         let detail = format!("there is no driver manifest {}", search.places());
         findings.push(Finding::problem(CHECK, detail).advise(advice));
     } else {
-        let names: Vec<String> = drivers.iter().map(|manifest| manifest.path.display().to_string()).collect();
         let by = search.named_by.map_or(String::new(), |variable| format!(" (named by {variable})"));
-        findings.push(Finding::ok(CHECK, format!("{}{by}", names.join(", "))));
+        findings.push(Finding::ok(CHECK, format!("{}{by}", by_folder(&drivers))));
     }
-    findings.extend(found.iter().filter_map(|manifest| flaw_finding(search, manifest)));
+    findings.extend(flaws);
     for variable in &search.ignored {
         let detail = format!("{variable} is set, but this Vulkan loader is too old to know it");
         let advice = if *variable == "VK_DRIVER_FILES" {
@@ -260,6 +263,16 @@ pub fn findings(search: &Search, found: &[Manifest], hardware: &Hardware) -> Vec
         findings.push(Finding::warning(CHECK, detail).advise(advice));
     }
     findings
+}
+
+/// Manifests in words: each folder, and the names in it.
+fn by_folder(manifests: &[&Manifest]) -> String {
+    let folder = |manifest: &&Manifest| manifest.path.parent().unwrap_or(Path::new("")).to_owned();
+    let groups = manifests.chunk_by(|a, b| folder(a) == folder(b)).filter_map(|group| {
+        let names = group.iter().map(|m| m.path.file_name().unwrap_or_default().to_string_lossy());
+        group.first().map(|first| (folder(first), names.collect::<Vec<_>>().join(", ")))
+    });
+    groups.map(|(folder, names)| format!("{}: {names}", folder.display())).collect::<Vec<_>>().join("; ")
 }
 
 fn none_installed(hardware: &Hardware) -> String {
@@ -283,6 +296,8 @@ fn flaw_finding(search: &Search, manifest: &Manifest) -> Option<Finding> {
         }
         Flaw::Unreadable(why) => Finding::problem(CHECK, format!("{path} can't be read: {why}"))
             .advise(format!("let this user read it: chmod a+r {path}")),
+        Flaw::Closed(why) => Finding::warning(CHECK, format!("the folder {path} can't be searched: {why}"))
+            .advise(format!("if drivers lie there, let this user read it: chmod a+rx {path}")),
         Flaw::Invalid(why) => Finding::problem(CHECK, format!("{path} is no valid driver manifest: {why}"))
             .advise("reinstall the package that it belongs to (dpkg -S or rpm -qf tell which)"),
         Flaw::OtherArchitecture(bits) => Finding::ok(CHECK, format!("{path} is for {bits}-bit programs")),
