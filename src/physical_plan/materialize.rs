@@ -9,6 +9,7 @@ use arrow::datatypes::SchemaRef;
 use datafusion::common::Result;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::metrics::RecordOutput;
 use datafusion::physical_plan::stream::RecordBatchReceiverStream;
 use futures::future::BoxFuture;
 use futures::stream::FuturesOrdered;
@@ -83,7 +84,7 @@ impl Output {
 
     async fn flush(&mut self, run: &RunContext) -> bool {
         while let Some(batch) = self.coalescer.next_completed_batch() {
-            run.metrics.baseline.record_output(batch.num_rows());
+            let batch = batch.record_output(&run.metrics.baseline);
             if self.sender.send(Ok(batch)).await.is_err() {
                 return false;
             }

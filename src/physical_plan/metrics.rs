@@ -126,6 +126,10 @@ impl Drop for GpuMetrics {
         for (time, value) in &self.published.times {
             time.add_duration(Duration::from_nanos(value(&self.stats)));
         }
+        // The operator's own time as seen from the host: what it waited for its input is not in it.
+        let work = self.stats.snapshot();
+        let busy = work.upload_ns + work.compile_ns + work.readback_ns;
+        self.baseline.elapsed_compute().add_duration(Duration::from_nanos(busy));
         self.peak.set(usize::try_from(self.memory.peak()).unwrap_or(usize::MAX));
         let batches = |count: &Count| count.value() as u64;
         self.query.add(batches(&self.gpu_batches), batches(&self.cpu_batches), &self.stats, self.timestamps);

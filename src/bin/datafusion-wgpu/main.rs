@@ -51,7 +51,18 @@ enum Command {
     TpchData(tpch_data::Args),
 }
 
+/// Where XDG_RUNTIME_DIR is not set, as in containers, Mesa's drivers look for a Wayland display nevertheless and print an
+/// error about it. Any absolute path keeps them silent.
+fn quiet_mesa() {
+    const VARIABLE: &str = "XDG_RUNTIME_DIR";
+    if cfg!(target_os = "linux") && std::env::var_os(VARIABLE).is_none() {
+        // SAFETY: the program has no other thread yet.
+        unsafe { std::env::set_var(VARIABLE, std::env::temp_dir()) };
+    }
+}
+
 fn main() -> ExitCode {
+    quiet_mesa();
     match start(Cli::parse()) {
         Ok(code) => code,
         Err(error) if error::is_closed_output(&error) => ExitCode::SUCCESS,

@@ -21,6 +21,7 @@ use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::aggregates::{AggregateExec, AggregateOutputMode};
+use datafusion::physical_plan::metrics::RecordOutput;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use futures::future::BoxFuture;
 use futures::{FutureExt, TryFutureExt};
@@ -226,7 +227,7 @@ async fn collect(
         IslandEnd::Complete => {
             let states = job.states.lock().clone();
             let row = finish::finish(&op.aggregates, &op.functions, op.output, &states, &op.schema)?;
-            run.metrics.baseline.record_output(row.num_rows());
+            let row = row.record_output(&run.metrics.baseline);
             let rows = futures::stream::iter([Ok(row)]);
             Ok(Box::pin(RecordBatchStreamAdapter::new(Arc::clone(&op.schema), rows)))
         }
