@@ -234,6 +234,27 @@ mod drivers {
         Ok(())
     }
 
+    /// As NVIDIA's driver does without a display: it looks for a library when it starts, and says nothing.
+    #[test]
+    fn a_driver_that_does_not_start() -> TestResult {
+        let dir = tempdir()?;
+        let source = "#include <dlfcn.h>\n void *vk_icdGetInstanceProcAddr(void *i, const char *n) { return dlopen(\"libEGL.so.999\", RTLD_NOW); }";
+        compile(dir.path(), "libsilent.so", source, &["-ldl"])?;
+        manifest(dir.path(), "silent_icd.json", "./libsilent.so")?;
+        let (exit, report) = examine(&dir)?;
+        assert_eq!(exit, 1);
+        let (status, detail) = found(&report, "driver-library")[0];
+        assert_eq!(status, "problem");
+        let words = if cfg!(target_env = "gnu") {
+            "it looks for libEGL.so.999, which is not there"
+        } else {
+            "does not start"
+        };
+        assert!(detail.contains(words), "{detail}");
+        assert!(found(&report, "adapters")[0].1.contains("does not start"), "{report}");
+        Ok(())
+    }
+
     /// A driver that crashes while it is loaded is told, not suffered.
     #[test]
     fn a_driver_that_crashes() -> TestResult {

@@ -37,6 +37,10 @@ pub struct Library {
     pub path: Option<String>,
     /// It has the functions that such a library must have.
     pub complete: bool,
+    /// It offers to create a Vulkan instance.
+    pub starts: bool,
+    /// What it looked for in vain when it did not start.
+    pub lost: Vec<String>,
     /// The Vulkan version that a loader offers.
     pub version: Option<[u32; 3]>,
 }
@@ -57,6 +61,8 @@ pub struct Outcome {
     pub messages: Vec<Message>,
     /// How it ended.
     pub ended: Ended,
+    /// Lines that it, a driver or the system printed as errors.
+    pub errors: Vec<String>,
 }
 
 /// Sends a message to the process that asked.
@@ -70,21 +76,32 @@ pub fn tell(message: &Message) -> io::Result<()> {
 
 /// Runs a step of this program and waits until it ends, at most for `patience`.
 pub fn run<A: AsRef<OsStr>>(step: &[A], patience: Duration) -> Outcome {
+    run_with(step, &[], patience)
+}
+
+/// [`run`] with more environment variables.
+pub fn run_with<A: AsRef<OsStr>>(step: &[A], variables: &[(&str, &str)], patience: Duration) -> Outcome {
     let mut arguments = vec![OsString::from(COMMAND)];
     arguments.extend(step.iter().map(|argument| argument.as_ref().to_owned()));
     match std::env::current_exe() {
-        Ok(program) => run_program(&program, &arguments, patience),
+        Ok(program) => run_program(&program, &arguments, variables, patience),
         Err(error) => broke(vec![], format!("this program was not found: {error}")),
     }
 }
 
 fn broke(messages: Vec<Message>, why: String) -> Outcome {
-    Outcome { messages, ended: Ended::Broke(why) }
+    Outcome { messages, ended: Ended::Broke(why), errors: vec![] }
 }
 
-fn run_program(program: impl AsRef<OsStr>, arguments: &[OsString], patience: Duration) -> Outcome {
+fn run_program(
+    program: impl AsRef<OsStr>,
+    arguments: &[OsString],
+    variables: &[(&str, &str)],
+    patience: Duration,
+) -> Outcome {
     let started = Command::new(program)
         .args(arguments)
+        .envs(variables.iter().copied())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -98,16 +115,18 @@ fn run_program(program: impl AsRef<OsStr>, arguments: &[OsString], patience: Dur
     let ended = wait(&mut child, patience);
     // The step is gone, so both pipes end.
     let messages: Vec<Message> = messages.into_iter().flatten().filter_map(|line| read(&line)).collect();
-    let last_words = errors.into_iter().flatten().filter(|line| !line.trim().is_empty()).last();
-    match ended {
-        Ok(Some(status)) if status.success() => Outcome { messages, ended: Ended::Done },
+    let errors: Vec<String> = errors.into_iter().flatten().filter(|line| !line.trim().is_empty()).collect();
+    let ended = match ended {
+        Ok(Some(status)) if status.success() => Ended::Done,
         Ok(Some(status)) => {
-            let words = last_words.map_or(String::new(), |line| format!("; its last words: {}", line.trim()));
-            broke(messages, format!("{}{words}", describe(status)))
+            let words =
+                errors.last().map_or(String::new(), |line| format!("; its last words: {}", line.trim()));
+            Ended::Broke(format!("{}{words}", describe(status)))
         }
-        Ok(None) => broke(messages, format!("hung, and was stopped after {} s", patience.as_secs())),
-        Err(error) => broke(messages, format!("could not be waited for: {error}")),
-    }
+        Ok(None) => Ended::Broke(format!("hung, and was stopped after {} s", patience.as_secs())),
+        Err(error) => Ended::Broke(format!("could not be waited for: {error}")),
+    };
+    Outcome { messages, ended, errors }
 }
 
 fn read(line: &str) -> Option<Message> {
@@ -171,7 +190,7 @@ mod tests {
     use super::*;
 
     fn shell(script: &str, patience: Duration) -> Outcome {
-        run_program("/bin/sh", &["-c".into(), script.into()], patience)
+        run_program("/bin/sh", &["-c".into(), script.into()], &[("WORD", "at last")], patience)
     }
 
     #[test]
@@ -179,7 +198,7 @@ mod tests {
         let message = Message::Begin(Check::Query);
         let line = serde_json::to_string(&message).unwrap();
         let outcome = shell(&format!("echo a driver speaks; echo '{line}'; echo"), Duration::from_secs(10));
-        assert_eq!(outcome, Outcome { messages: vec![message], ended: Ended::Done });
+        assert_eq!(outcome, Outcome { messages: vec![message], ended: Ended::Done, errors: vec![] });
     }
 
     #[test]
@@ -190,11 +209,11 @@ mod tests {
         };
         let patience = Duration::from_secs(10);
         assert_eq!(why(shell("kill -SEGV $$", patience)), "crashed with signal 11 SIGSEGV");
-        let failed = why(shell("echo first >&2; echo at last >&2; exit 7", patience));
+        let failed = why(shell("echo first >&2; echo $WORD >&2; exit 7", patience));
         assert_eq!(failed, "ended with exit code 7; its last words: at last");
         let hung = why(shell("exec sleep 60", Duration::from_millis(200)));
         assert_eq!(hung, "hung, and was stopped after 0 s");
-        let missing = run_program("/nonexistent/program", &[], patience);
+        let missing = run_program("/nonexistent/program", &[], &[], patience);
         assert!(why(missing).starts_with("the step did not start"));
     }
 }

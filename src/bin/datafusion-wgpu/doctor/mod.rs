@@ -162,12 +162,12 @@ mod tests {
             Message::Begin(Check::Query),
         ];
         let broke = Ended::Broke("crashed with signal 11 SIGSEGV".to_owned());
-        let (findings, adapter) = device_findings(Outcome { messages, ended: broke.clone() });
+        let (findings, adapter) = device_findings(Outcome { messages, ended: broke.clone(), errors: vec![] });
         assert_eq!(adapter, Some(chosen));
         assert_eq!(findings[0], good);
         assert_eq!((findings[1].check, findings[1].status), (Check::Query, Status::Problem));
         assert!(findings[1].detail.contains("SIGSEGV"));
-        let (findings, adapter) = device_findings(Outcome { messages: vec![], ended: broke });
+        let (findings, adapter) = device_findings(Outcome { messages: vec![], ended: broke, errors: vec![] });
         assert_eq!(adapter, None);
         assert_eq!(findings[0].check, Check::Adapters);
         assert!(findings[0].advice.as_ref().is_some_and(|advice| advice.contains("VK_DRIVER_FILES")));

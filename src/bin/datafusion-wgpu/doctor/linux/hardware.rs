@@ -252,7 +252,7 @@ pub fn container_finding(
         .as_deref()
         .is_some_and(|list| list.split(',').any(|part| ["graphics", "all"].contains(&part.trim())));
     if graphics || has_manifest {
-        return Some(Finding::ok(CHECK, "the container has NVIDIA's Vulkan driver let through"));
+        return Some(Finding::ok(CHECK, "NVIDIA's Vulkan driver is let into the container"));
     }
     let detail = match capabilities {
         Some(list) => format!(

@@ -1,6 +1,6 @@
 //! Loading the Vulkan loader and drivers' libraries, and what the system says when one does not load.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::{CStr, OsStr, OsString, c_char, c_void};
 use std::path::Path;
 use std::time::Duration;
 
@@ -26,15 +26,15 @@ const DRIVER_ENTRY: [&[u8]; 3] = [
 
 /// The step that loads the Vulkan loader.
 pub fn load_loader() -> Result<()> {
-    load(OsStr::new(LOADER), &[b"vkGetInstanceProcAddr\0"], loader_version)
+    load(OsStr::new(LOADER), &[b"vkGetInstanceProcAddr\0"], |library| (true, loader_version(library)))
 }
 
 /// The step that loads a driver.
 pub fn load_driver(library: &OsStr) -> Result<()> {
-    load(library, &DRIVER_ENTRY, |_| None)
+    load(library, &DRIVER_ENTRY, |library| (starts(library), None))
 }
 
-fn load(name: &OsStr, entries: &[&[u8]], version: fn(&Library) -> Option<Version>) -> Result<()> {
+fn load(name: &OsStr, entries: &[&[u8]], try_out: fn(&Library) -> (bool, Option<Version>)) -> Result<()> {
     // SAFETY: the library's initialisers run, as they do when wgpu loads it. This process does nothing else.
     let library = match unsafe { Library::new(name) } {
         Ok(library) => library,
@@ -45,15 +45,34 @@ fn load(name: &OsStr, entries: &[&[u8]], version: fn(&Library) -> Option<Version
     };
     // SAFETY: the symbols are only looked up, as untyped addresses, and not used.
     let has = |entry: &&[u8]| unsafe { library.get::<*const ()>(entry) }.is_ok();
-    let loaded = child::Library {
-        path: mapped_path(name),
-        complete: entries.iter().any(has),
-        version: version(&library),
-    };
+    let (starts, version) = try_out(&library);
+    let complete = entries.iter().any(has);
+    let loaded = child::Library { path: mapped_path(name), complete, starts, lost: vec![], version };
     tell(&Message::Loaded(loaded))?;
     // Unloading a driver may crash, and says nothing about using it.
     std::mem::forget(library);
     Ok(())
+}
+
+/// Whether a driver offers vkCreateInstance. The loader asks for it in this way, and leaves a driver alone that does not.
+fn starts(library: &Library) -> bool {
+    type Negotiate = unsafe extern "C" fn(*mut u32) -> i32;
+    type GetInstanceProcAddr =
+        unsafe extern "C" fn(*mut c_void, *const c_char) -> Option<unsafe extern "C" fn()>;
+    const CREATE: &CStr = c"vkCreateInstance";
+    // SAFETY: names and signatures are those of the interface between loader and drivers, versions 0 to 5: the driver may
+    // lower the version, and no instance is needed to ask for vkCreateInstance, which is not called.
+    unsafe {
+        if let Ok(negotiate) = library.get::<Negotiate>(b"vk_icdNegotiateLoaderICDInterfaceVersion\0") {
+            let mut version = 5u32;
+            if negotiate(&raw mut version) != 0 {
+                return false;
+            }
+        }
+        let entry = library.get::<GetInstanceProcAddr>(b"vk_icdGetInstanceProcAddr\0");
+        let entry = entry.or_else(|_| library.get(b"vkGetInstanceProcAddr\0"));
+        entry.is_ok_and(|entry| entry(std::ptr::null_mut(), CREATE.as_ptr()).is_some())
+    }
 }
 
 /// The version that a loader offers; 1.0 has no function to ask.
@@ -106,9 +125,53 @@ pub fn try_loader() -> Attempt {
     attempt(child::run(&["loader"], PATIENCE))
 }
 
-/// Loads a driver's library in a process of its own.
+/// Loads a driver's library in a process of its own, and tries to start it.
 pub fn try_driver(library: &Path) -> Attempt {
-    attempt(child::run(&[OsString::from("driver"), library.as_os_str().to_owned()], PATIENCE))
+    let mut loaded = attempt(child::run(&driver_step(library), PATIENCE))?;
+    if loaded.complete && !loaded.starts {
+        loaded.lost = lost(library);
+    }
+    Ok(loaded)
+}
+
+fn driver_step(library: &Path) -> [OsString; 2] {
+    [OsString::from("driver"), library.as_os_str().to_owned()]
+}
+
+/// The libraries that a driver looks for in vain while it starts; drivers don't say. NVIDIA's wants libEGL where there is no
+/// display.
+fn lost(library: &Path) -> Vec<String> {
+    // The system's linker tells each search; only glibc's does.
+    let outcome = child::run_with(&driver_step(library), &[("LD_DEBUG", "libs")], PATIENCE);
+    let mut lost = vec![];
+    for name in searched_in_vain(&outcome.errors) {
+        if let Err(Failure::Refused(why)) = attempt(child::run(&driver_step(Path::new(&name)), PATIENCE)) {
+            let name = missing(&why).map_or(name, str::to_owned);
+            if !lost.contains(&name) {
+                lost.push(name);
+            }
+        }
+    }
+    lost
+}
+
+/// The libraries that were searched and never initialised, from the lines of `LD_DEBUG=libs`.
+pub fn searched_in_vain(lines: &[String]) -> Vec<String> {
+    let initialised: Vec<&str> = lines
+        .iter()
+        .filter_map(|line| line.split_once("calling init: "))
+        .map(|(_, path)| path.trim())
+        .collect();
+    let mut vain: Vec<String> = vec![];
+    for line in lines {
+        let Some((_, rest)) = line.split_once("find library=") else { continue };
+        let name = rest.split_whitespace().next().unwrap_or_default();
+        let found = initialised.iter().any(|path| path.rsplit('/').next() == Some(name));
+        if !found && !name.is_empty() && !vain.iter().any(|known| known == name) {
+            vain.push(name.to_owned());
+        }
+    }
+    vain
 }
 
 /// What a step that loads a library came to.
@@ -196,7 +259,11 @@ pub fn driver_finding(driver: &Driver, attempt: Attempt, hardware: &Hardware) ->
         )
         .advise(format!("correct or remove {manifest}, or reinstall its package"));
     }
-    match nvidia_mismatch(&path, hardware.nvidia_module.as_deref()) {
+    let mismatch = nvidia_mismatch(&path, hardware.nvidia_module.as_deref());
+    if !loaded.starts && mismatch.is_none() {
+        return does_not_start(&path, &loaded.lost, driver, hardware);
+    }
+    match mismatch {
         Some((user, kernel)) => Finding::problem(
             CHECK,
             format!("{path} is of version {user}, but the loaded kernel module is of {kernel}"),
@@ -204,6 +271,22 @@ pub fn driver_finding(driver: &Driver, attempt: Attempt, hardware: &Hardware) ->
         .advise("reboot, or install the same version of both"),
         None => Finding::ok(CHECK, format!("{path} loads")),
     }
+}
+
+/// A driver that loads and then offers nothing: the loader leaves it alone without a word.
+fn does_not_start(path: &str, lost: &[String], driver: &Driver, hardware: &Hardware) -> Finding {
+    const CHECK: Check = Check::DriverLibrary;
+    if lost.is_empty() {
+        return Finding::problem(CHECK, format!("{path} loads, but does not start: it offers no vkCreateInstance"))
+            .advise("it finds no GPU of its kind, or lacks a part of itself: reinstall all of the driver; in a container, let its \
+                     devices and all its libraries through");
+    }
+    let mut advice: Vec<String> =
+        lost.iter().map(|name| packages::bringing(name, &driver.library, hardware)).collect();
+    advice.dedup();
+    let detail =
+        format!("{path} loads, but does not start: it looks for {}, which is not there", lost.join(", "));
+    Finding::problem(CHECK, detail).advise(advice.join("; "))
 }
 
 /// The versions of NVIDIA's library and kernel module where they differ: then the driver finds no GPU.

@@ -8,7 +8,7 @@ use tempfile::{TempDir, tempdir};
 use super::super::child::{self, Ended, Message, Outcome};
 use super::super::finding::Status;
 use super::hardware::{Closed, Controller, Node, container_finding};
-use super::library::{Failure, driver_finding, in_maps, loader_finding, missing, unpack};
+use super::library::{Failure, driver_finding, in_maps, loader_finding, missing, searched_in_vain, unpack};
 use super::manifest::{Flaw, Manifest, findings};
 use super::*;
 
@@ -283,7 +283,8 @@ fn other_words_of_the_system() {
 #[test]
 fn a_library_that_loads_may_still_be_wrong() {
     let loaded = |path: &str, complete| {
-        let library = child::Library { path: Some(path.to_owned()), complete, version: None };
+        let library =
+            child::Library { path: Some(path.to_owned()), complete, starts: true, ..Default::default() };
         let hardware = Hardware { nvidia_module: Some("580.65.06".to_owned()), ..Hardware::default() };
         driver_finding(&driver("libmine.so"), Ok(library), &hardware)
     };
@@ -298,12 +299,53 @@ fn a_library_that_loads_may_still_be_wrong() {
     );
 }
 
+/// As on a headless server with NVIDIA's driver and without libEGL.
+#[test]
+fn a_driver_that_does_not_start() {
+    let told = |lost: &[&str]| {
+        let lost = lost.iter().map(|name| (*name).to_owned()).collect();
+        let path = Some("/usr/lib/libGLX_nvidia.so.580.65.06".to_owned());
+        let library = child::Library { path, complete: true, starts: false, lost, version: None };
+        driver_finding(&driver("libGLX_nvidia.so.0"), Ok(library), &Hardware::default())
+    };
+    let egl = told(&["libEGL.so.1"]);
+    assert_eq!(egl.status, Status::Problem);
+    assert!(egl.detail.ends_with("does not start: it looks for libEGL.so.1, which is not there"), "{egl:?}");
+    assert_eq!(
+        egl.advice.as_deref(),
+        Some("Debian/Ubuntu: apt install libegl1; Fedora: dnf install libglvnd-egl")
+    );
+    let alone = told(&[]);
+    assert!(alone.detail.contains("offers no vkCreateInstance"), "{alone:?}");
+    assert!(alone.advice.unwrap().contains("container"));
+}
+
+#[test]
+fn searches_of_the_linker() {
+    let lines: Vec<String> = [
+        "      1801:\tfind library=libX11.so.6 [0]; searching",
+        "      1801:\t search cache=/etc/ld.so.cache",
+        "      1801:\t  trying file=/lib/x86_64-linux-gnu/libX11.so.6",
+        "      1801:\tfind library=libxcb.so.1 [0]; searching",
+        "      1801:\tcalling init: /lib/x86_64-linux-gnu/libxcb.so.1",
+        "      1801:\tcalling init: /lib/x86_64-linux-gnu/libX11.so.6",
+        "      1801:\tfind library=libEGL.so.1 [0]; searching",
+        "      1801:\t search path=/usr/lib\t\t(system search path)",
+        "      1801:\tfind library=libEGL.so.1 [0]; searching",
+    ]
+    .map(str::to_owned)
+    .to_vec();
+    assert_eq!(searched_in_vain(&lines), ["libEGL.so.1"]);
+    assert_eq!(searched_in_vain(&[]), Vec::<String>::new());
+}
+
 #[test]
 fn the_loader_and_its_version() {
     assert_eq!(unpack((1 << 22) | (3 << 12) | 239), [1, 3, 239]);
     let there = |complete, version| {
         let path = Some("/usr/lib/libvulkan.so.1.3.239".to_owned());
-        let (mut told, version) = loader_finding(Ok(child::Library { path, complete, version }));
+        let (mut told, version) =
+            loader_finding(Ok(child::Library { path, complete, version, ..Default::default() }));
         (told.remove(0), version)
     };
     let (good, version) = there(true, Some([1, 3, 239]));
@@ -436,10 +478,10 @@ fn containers_without_graphics() {
 #[test]
 fn attempts_that_break_are_told() {
     let ended = Ended::Broke("crashed with signal 6 SIGABRT".to_owned());
-    let outcome = Outcome { messages: vec![], ended: ended.clone() };
+    let outcome = Outcome { messages: vec![], ended: ended.clone(), errors: vec![] };
     assert_eq!(library::attempt(outcome), Err(Failure::Broke("crashed with signal 6 SIGABRT".to_owned())));
     // A library that loaded and crashed at exit has loaded.
-    let loaded = child::Library { path: None, complete: true, version: None };
-    let outcome = Outcome { messages: vec![Message::Loaded(loaded.clone())], ended };
+    let loaded = child::Library { complete: true, ..Default::default() };
+    let outcome = Outcome { messages: vec![Message::Loaded(loaded.clone())], ended, errors: vec![] };
     assert_eq!(library::attempt(outcome), Ok(loaded));
 }
