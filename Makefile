@@ -1,13 +1,16 @@
-# make quickstart   installs what is missing, builds, makes TPC-H data and runs queries on the CPU and on the GPU
+# make quickstart   installs what is missing, builds the program, makes TPC-H data and runs queries on the CPU and on the GPU
 # make test         all checks and tests; what continuous integration runs
 
 SCALE ?= 0.1
 DATA ?= data/tpch
 ADAPTER ?=
 
-# --locked: what is tested is what Cargo.lock says.
+# --locked: what is tested is what Cargo.lock says. One feature set for all checks, so that DataFusion is compiled once for each.
 CARGO := cargo
 LOCKED := --locked
+ALL := --locked --all-features
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+EXAMPLES := quickstart existing_context explain_placement dataframe_api
 TYPOS := $(or $(shell command -v typos),$(wildcard target/tools/typos/bin/typos))
 DENY := $(or $(shell command -v cargo-deny),$(wildcard target/tools/cargo-deny/bin/cargo-deny))
 
@@ -30,8 +33,8 @@ lint-setup:
 	@mkdir -p target/run
 
 quickstart: setup
-	$(CARGO) build $(LOCKED) --release --example quickstart
-	$(CARGO) run $(LOCKED) --quiet --release --example quickstart -- --scale $(SCALE) --data '$(DATA)' $(if $(ADAPTER),--adapter '$(ADAPTER)')
+	$(CARGO) build $(LOCKED) --release --features cli --bin datafusion-wgpu
+	./scripts/quickstart.sh $(TARGET)/release/datafusion-wgpu '$(SCALE)' '$(DATA)' '$(ADAPTER)'
 
 # In this order: the quick checks first. A sub-make each for the checkers, so that lint-setup has installed them by then.
 test: lint-setup
@@ -48,12 +51,14 @@ dependencies:
 	$(if $(DENY),$(DENY) check bans licenses sources,@echo 'cargo-deny is not installed: skipped')
 
 lint:
-	$(CARGO) clippy $(LOCKED) --all-targets -- -D warnings
+	$(CARGO) clippy $(ALL) --all-targets -- -D warnings
 
+# The library only: the program's documentation is its --help.
 docs:
-	RUSTDOCFLAGS='-D warnings' $(CARGO) doc $(LOCKED) --no-deps
+	RUSTDOCFLAGS='-D warnings' $(CARGO) doc $(ALL) --no-deps --lib
 
-# Unit, integration and doc tests, and the example as a user runs it, on a tenth of its data.
+# Unit, integration and doc tests, the examples, and the quick start on a tenth of its data.
 unit:
-	$(CARGO) test $(LOCKED)
-	$(CARGO) run $(LOCKED) --quiet --example quickstart -- --scale 0.01 --data target/tpch
+	$(CARGO) test $(ALL)
+	for example in $(EXAMPLES); do $(CARGO) run $(ALL) --quiet --example $$example || exit; done
+	./scripts/quickstart.sh $(TARGET)/debug/datafusion-wgpu 0.01 $(TARGET)/tpch

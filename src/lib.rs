@@ -7,7 +7,7 @@
 //! # async fn example() -> Result<()> {
 //! let ctx = SessionContext::new();
 //! datafusion_wgpu::register_gpu(&ctx)?;
-//! ctx.register_parquet("lineitem", "data/tpch/sf0.1-4/lineitem", ParquetReadOptions::default()).await?;
+//! ctx.register_parquet("lineitem", "data/tpch/sf0.1/lineitem", ParquetReadOptions::default()).await?;
 //! ctx.sql("SELECT sum(l_extendedprice * l_discount) FROM lineitem WHERE l_quantity < 24").await?.show().await?;
 //! # Ok(())
 //! # }

@@ -111,16 +111,14 @@ impl DisplayAs for GpuExec {
             self.children.iter().any(|child| GpuExec::find(child).is_some_and(GpuExec::has_device_output));
         let input = if device_input { "device" } else { "host" };
         let output = if self.has_device_output() { "device" } else { "host" };
+        let mut details = self.op.details();
+        details.extend([("input", input.to_owned()), ("output", output.to_owned())]);
+        let details: Vec<_> = details.into_iter().map(|(name, value)| format!("{name}={value}")).collect();
         match format {
             DisplayFormatType::Default | DisplayFormatType::Verbose => {
-                write!(f, "{}: ", self.op.name())?;
-                self.op.fmt_details(f)?;
-                write!(f, ", input={input}, output={output}")
+                write!(f, "{}: {}", self.op.name(), details.join(", "))
             }
-            DisplayFormatType::TreeRender => {
-                self.op.fmt_details(f)?;
-                write!(f, "\ninput={input}\noutput={output}")
-            }
+            DisplayFormatType::TreeRender => f.write_str(&details.join("\n")),
         }
     }
 }

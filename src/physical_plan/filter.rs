@@ -1,6 +1,5 @@
 //! GpuFilterExec.
 
-use std::fmt;
 use std::sync::Arc;
 
 use datafusion::common::{Result, internal_datafusion_err};
@@ -31,15 +30,11 @@ impl DeviceOp for FilterOp {
         "GpuFilterExec"
     }
 
-    fn fmt_details(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "predicate={}", self.display)?;
-        if let Some(projection) = &self.projection {
-            write!(f, ", projection={projection:?}")?;
-        }
-        if let Some(fetch) = self.fetch {
-            write!(f, ", fetch={fetch}")?;
-        }
-        Ok(())
+    fn details(&self) -> Vec<(&'static str, String)> {
+        let mut details = vec![("predicate", self.display.to_string())];
+        details.extend(self.projection.as_ref().map(|projection| ("projection", format!("{projection:?}"))));
+        details.extend(self.fetch.map(|fetch| ("fetch", fetch.to_string())));
+        details
     }
 
     fn params(&self) -> &ParamTable {

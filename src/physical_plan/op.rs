@@ -1,7 +1,7 @@
 //! What a GPU operator is: a description without device handles.
 
 use std::any::Any;
-use std::fmt::{self, Debug};
+use std::fmt::Debug;
 use std::sync::Arc;
 
 use datafusion::common::Result;
@@ -18,8 +18,8 @@ pub trait DeviceOp: Any + Debug + Send + Sync {
     /// Name of the plan node, e.g. `GpuFilterExec`.
     fn name(&self) -> &'static str;
 
-    /// Details for EXPLAIN, e.g. `predicate=a@0 > 5`. Empty for none.
-    fn fmt_details(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result;
+    /// What EXPLAIN shows of the operator, e.g. `predicate` and `a@0 > 5`.
+    fn details(&self) -> Vec<(&'static str, String)>;
 
     /// Sources of the operator's parameters.
     fn params(&self) -> &ParamTable;

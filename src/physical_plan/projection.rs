@@ -1,6 +1,5 @@
 //! GpuProjectionExec.
 
-use std::fmt;
 use std::sync::Arc;
 
 use datafusion::common::{Result, internal_datafusion_err};
@@ -36,8 +35,8 @@ impl DeviceOp for ProjectionOp {
         "GpuProjectionExec"
     }
 
-    fn fmt_details(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "expr=[{}]", self.display)
+    fn details(&self) -> Vec<(&'static str, String)> {
+        vec![("expr", format!("[{}]", self.display))]
     }
 
     fn params(&self) -> &ParamTable {

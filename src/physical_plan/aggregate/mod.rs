@@ -11,7 +11,6 @@ mod resident;
 
 use std::any::Any;
 use std::collections::BTreeSet;
-use std::fmt;
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
@@ -154,14 +153,14 @@ impl DeviceOp for AggregateOp {
         "GpuAggregateExec"
     }
 
-    fn fmt_details(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn details(&self) -> Vec<(&'static str, String)> {
         let mode = match (self.output, self.collapsed) {
             (AggregateOutputMode::Partial, _) => "Partial",
             (AggregateOutputMode::Final, true) => "Collapsed",
             (AggregateOutputMode::Final, false) => "Single",
         };
         let names: Vec<&str> = self.functions.iter().map(|function| function.name()).collect();
-        write!(f, "mode={mode}, aggr=[{}]", names.join(", "))
+        vec![("mode", mode.to_owned()), ("aggr", format!("[{}]", names.join(", ")))]
     }
 
     fn params(&self) -> &ParamTable {
