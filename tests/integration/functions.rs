@@ -111,7 +111,7 @@ async fn wrong_arguments_are_named() -> TestResult {
         ("gpu_explain('SELECT 1', 'SELECT 2')", "2 arguments were given"),
         ("gpu_explain(5)", "is no string"),
         ("gpu_explain(NULL)", "is no string"),
-        ("gpu_explain('SELEC 1')", "SELEC"),
+        ("gpu_explain('no SQL')", "found: no"),
         ("gpu_explain('')", ""),
         ("gpu_explain('SELECT 1; SELECT 2')", "single SQL statement"),
         ("gpu_explain('SELECT missing FROM t')", "missing"),

@@ -62,6 +62,7 @@ pub struct Outcome {
     /// How it ended.
     pub ended: Ended,
     /// Lines that it, a driver or the system printed as errors.
+    #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "read for what Linux's linker prints"))]
     pub errors: Vec<String>,
 }
 

@@ -8,7 +8,6 @@ mod finding;
 mod linux;
 mod query;
 
-use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -20,7 +19,7 @@ use child::{Ended, Message, Outcome};
 use finding::{Check, Chosen, Finding, Report, Status};
 
 /// The longest that opening a device, probing it and the query may take; a cold shader compiler takes seconds.
-const DEVICE_PATIENCE: Duration = Duration::from_secs(180);
+const DEVICE_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Flags of `doctor`.
 #[derive(Debug, Clone, clap::Args)]
@@ -54,7 +53,7 @@ enum Step {
     Loader,
     /// Loads a driver's library
     #[cfg(target_os = "linux")]
-    Driver { library: OsString },
+    Driver { library: std::ffi::OsString },
     /// Examines an adapter
     Device {
         #[arg(long, default_value = "")]

@@ -251,8 +251,11 @@ pub fn container_finding(
     let graphics = capabilities
         .as_deref()
         .is_some_and(|list| list.split(',').any(|part| ["graphics", "all"].contains(&part.trim())));
-    if graphics || has_manifest {
-        return Some(Finding::ok(CHECK, "NVIDIA's Vulkan driver is let into the container"));
+    if has_manifest {
+        return Some(Finding::ok(CHECK, "NVIDIA's Vulkan driver is in the container"));
+    }
+    if graphics {
+        return Some(Finding::ok(CHECK, "NVIDIA_DRIVER_CAPABILITIES lets graphics into the container"));
     }
     let detail = match capabilities {
         Some(list) => format!(

@@ -16,7 +16,7 @@ use super::packages;
 /// The name that programs, and wgpu, load.
 const LOADER: &str = "libvulkan.so.1";
 /// The longest that loading a library may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(20);
 /// What the loader calls in a driver: one of these, by the driver's age.
 const DRIVER_ENTRY: [&[u8]; 3] = [
     b"vk_icdGetInstanceProcAddr\0",

@@ -239,18 +239,17 @@ pub fn findings(search: &Search, found: &[Manifest], hardware: &Hardware) -> Vec
     let mut findings = vec![];
     let drivers: Vec<_> = found.iter().filter(|manifest| manifest.driver.is_ok()).collect();
     let flaws: Vec<Finding> = found.iter().filter_map(|manifest| flaw_finding(search, manifest)).collect();
-    if drivers.is_empty() && search.named_by.is_some() && !flaws.is_empty() {
-        // What is wrong with those that were named says it all.
-    } else if drivers.is_empty() {
+    if !drivers.is_empty() {
+        let by = search.named_by.map_or(String::new(), |variable| format!(" (named by {variable})"));
+        findings.push(Finding::ok(CHECK, format!("{}{by}", by_folder(&drivers))));
+    } else if search.named_by.is_none() || flaws.is_empty() {
+        // Else what is wrong with those that were named says it all.
         let advice = match search.named_by {
             Some(variable) => format!("unset {variable}, or let it name a driver's manifest"),
             None => none_installed(hardware),
         };
         let detail = format!("there is no driver manifest {}", search.places());
         findings.push(Finding::problem(CHECK, detail).advise(advice));
-    } else {
-        let by = search.named_by.map_or(String::new(), |variable| format!(" (named by {variable})"));
-        findings.push(Finding::ok(CHECK, format!("{}{by}", by_folder(&drivers))));
     }
     findings.extend(flaws);
     for variable in &search.ignored {
@@ -275,13 +274,16 @@ fn by_folder(manifests: &[&Manifest]) -> String {
     groups.map(|(folder, names)| format!("{}: {names}", folder.display())).collect::<Vec<_>>().join("; ")
 }
 
+/// What to install; in a container NVIDIA's driver comes from the host.
 fn none_installed(hardware: &Hardware) -> String {
-    let any =
-        format!("{}, or NVIDIA's driver for its GPUs ({})", packages::mesa(), packages::nvidia(hardware));
+    let nvidia = format!(
+        "{}; in a container: start it with NVIDIA_DRIVER_CAPABILITIES=all",
+        packages::nvidia(hardware)
+    );
     match (hardware.has_nvidia(), hardware.has_other_gpu()) {
-        (true, false) => packages::nvidia(hardware),
+        (true, false) => nvidia,
         (false, true) => packages::mesa(),
-        _ => any,
+        _ => format!("{}; for NVIDIA's GPUs: {nvidia}", packages::mesa()),
     }
 }
 

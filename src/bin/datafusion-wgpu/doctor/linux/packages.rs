@@ -77,8 +77,7 @@ pub fn nvidia(hardware: &Hardware) -> String {
         hardware.nvidia_module.as_deref().and_then(|version| version.split('.').next()).unwrap_or("NNN");
     format!(
         "Debian: apt install nvidia-vulkan-icd; Ubuntu: apt install libnvidia-gl-{branch} (the number of the installed \
-         driver; on servers libnvidia-gl-{branch}-server); Fedora with RPM Fusion: dnf install xorg-x11-drv-nvidia; in a \
-         container: NVIDIA_DRIVER_CAPABILITIES=all"
+         driver; on servers libnvidia-gl-{branch}-server); Fedora with RPM Fusion: dnf install xorg-x11-drv-nvidia"
     )
 }
 
