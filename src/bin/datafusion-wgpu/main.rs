@@ -26,9 +26,16 @@ static VERSION: LazyLock<String> = LazyLock::new(|| {
     format!("{} (DataFusion {})", env!("CARGO_PKG_VERSION"), datafusion::DATAFUSION_VERSION)
 });
 
+const EXAMPLES: &str = "\
+Examples:
+  datafusion-wgpu                                             a prompt
+  datafusion-wgpu -c \"SELECT count(*) FROM 'data/*.parquet'\"  a query over files
+  datafusion-wgpu --gpu force -q --format csv -f report.sql   a script, on the GPU
+  datafusion-wgpu tpch-data --scale 1 --out data/tpch         data to try it with";
+
 /// SQL on the GPU: DataFusion's command line with datafusion-wgpu registered.
 #[derive(Debug, Parser)]
-#[command(name = "datafusion-wgpu", version = VERSION.as_str(), args_conflicts_with_subcommands = true)]
+#[command(name = "datafusion-wgpu", version = VERSION.as_str(), args_conflicts_with_subcommands = true, after_help = EXAMPLES)]
 struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
