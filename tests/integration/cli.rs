@@ -65,12 +65,12 @@ impl Place {
     }
 
     fn run(&self, arguments: &[&str]) -> TestResult<Ran> {
-        Ok(Ran::new(self.command(arguments).output()?))
+        Ok(Ran::new(&self.command(arguments).output()?))
     }
 
     /// Runs with variables of the environment.
     fn run_with(&self, variables: &[(&str, &str)], arguments: &[&str]) -> TestResult<Ran> {
-        Ok(Ran::new(self.command(arguments).envs(variables.iter().copied()).output()?))
+        Ok(Ran::new(&self.command(arguments).envs(variables.iter().copied()).output()?))
     }
 
     /// Runs with standard input.
@@ -79,12 +79,12 @@ impl Place {
         let mut stdin = child.stdin.take().ok_or("no standard input")?;
         stdin.write_all(input.as_ref())?;
         drop(stdin);
-        Ok(Ran::new(child.wait_with_output()?))
+        Ok(Ran::new(&child.wait_with_output()?))
     }
 }
 
 impl Ran {
-    fn new(output: Output) -> Ran {
+    fn new(output: &Output) -> Ran {
         Ran {
             code: output.status.code(),
             stdout: String::from_utf8_lossy(&output.stdout).into_owned(),

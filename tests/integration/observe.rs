@@ -1,7 +1,7 @@
 //! What a query tells about itself: hooks, remembered fallbacks, EXPLAIN VERBOSE and EXPLAIN ANALYZE.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 
 use datafusion::catalog::Session;
 use datafusion::error::Result;
@@ -14,6 +14,7 @@ use datafusion::prelude::SessionContext;
 use datafusion_wgpu::memory::faults::Choke;
 use datafusion_wgpu::{FallbackEvent, GpuSessionStateBuilderExt, QueryStats};
 use futures::StreamExt;
+use parking_lot::Mutex;
 
 use crate::harness::{Gpu, TestResult, register_files, write_files};
 
@@ -32,26 +33,26 @@ async fn session(dir: &tempfile::TempDir) -> TestResult<Gpu> {
 fn log_queries(gpu: &Gpu) -> Log<QueryStats> {
     let log: Log<QueryStats> = Arc::default();
     let into = Arc::clone(&log);
-    gpu.runtime.on_query(move |stats| into.lock().unwrap().push(stats.clone())).forever();
+    gpu.runtime.on_query(move |stats| into.lock().push(stats.clone())).forever();
     log
 }
 
 fn log_fallbacks(gpu: &Gpu) -> Log<FallbackEvent> {
     let log: Log<FallbackEvent> = Arc::default();
     let into = Arc::clone(&log);
-    gpu.runtime.on_fallback(move |event| into.lock().unwrap().push(event.clone())).forever();
+    gpu.runtime.on_fallback(move |event| into.lock().push(event.clone())).forever();
     log
 }
 
 /// The events so far, at least `count` of them: the tasks of a query that failed or was dropped end a little later.
 async fn settled<E: Clone>(log: &Log<E>, count: usize) -> Vec<E> {
     for _ in 0..500 {
-        if log.lock().unwrap().len() >= count {
+        if log.lock().len() >= count {
             break;
         }
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
-    log.lock().unwrap().clone()
+    log.lock().clone()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -128,14 +129,14 @@ async fn a_fallback_is_told_and_remembered() -> TestResult {
         let result = gpu.ctx.sql(AGGREGATE).await?.collect().await;
         gpu.device.faults().clear();
         assert_eq!(result.is_err(), forbidden);
-        let event = log.lock().unwrap().last().cloned().ok_or("no event")?;
+        let event = log.lock().last().cloned().ok_or("no event")?;
         assert_eq!((event.scope, event.code, event.forbidden), (scope, "KernelFault", forbidden));
         assert!(event.node.starts_with("GpuAggregateExec[") && event.message.contains("injected fault"));
         assert!(event.query.contains("FROM t") && event.query_id > 0, "{event:?}");
         assert_eq!(event.session_id, gpu.ctx.session_id());
     }
     let recent = gpu.runtime.observers().recent_fallbacks();
-    assert_eq!(recent, log.lock().unwrap().iter().rev().cloned().collect::<Vec<_>>());
+    assert_eq!(recent, log.lock().iter().rev().cloned().collect::<Vec<_>>());
     Ok(())
 }
 

@@ -95,7 +95,7 @@ impl Trace {
     }
 
     /// One end of a span's slice; `ph` is `b` or `e`.
-    fn slice(&self, ph: &str, at: Duration, id: u64, name: &str, category: &str, args: Value) {
+    fn slice(&self, ph: &str, at: Duration, id: u64, name: &str, category: &str, args: &Value) {
         self.write(&json!({
             "ph": ph, "ts": microseconds(at), "pid": 1, "tid": 1, "id": id, "name": name, "cat": category, "args": args
         }));
@@ -142,8 +142,8 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for TraceLayer {
         }
         let (name, category) = (span.metadata().name(), category(span.metadata().target()));
         let number = self.0.next.fetch_add(1, Ordering::Relaxed);
-        self.0.slice("b", open.began, number, name, category, Value::Object(open.args));
-        self.0.slice("e", self.0.started.elapsed(), number, name, category, json!({}));
+        self.0.slice("b", open.began, number, name, category, &Value::Object(open.args));
+        self.0.slice("e", self.0.started.elapsed(), number, name, category, &json!({}));
     }
 
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {

@@ -213,7 +213,7 @@ fn output_that_nobody_reads_ends_the_program_quietly() -> TestResult {
     for format in ["csv", "json", "nd-json", "table"] {
         let mut child = place.command(["--format", format, "--maxrows", "inf", "-c", query]).spawn()?;
         drop(child.stdout.take());
-        let ran = Ran::new(child.wait_with_output()?);
+        let ran = Ran::new(&child.wait_with_output()?);
         assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{format}");
     }
     Ok(())

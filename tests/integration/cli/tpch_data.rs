@@ -180,7 +180,7 @@ fn a_disk_that_takes_no_more_leaves_no_files() -> TestResult {
     let script = "trap '' XFSZ; ulimit -f 16; exec \"$0\" tpch-data -s 0.01 -o d --tables lineitem";
     let mut command = Command::new("bash");
     let ran = Ran::new(
-        command
+        &command
             .args(["-c", script, env!("CARGO_BIN_EXE_datafusion-wgpu")])
             .current_dir(place.work())
             .output()?,
@@ -211,7 +211,7 @@ fn an_interrupted_run_leaves_whole_files_and_can_be_continued() -> TestResult {
         std::thread::sleep(Duration::from_millis(5));
     }
     Command::new("kill").args(["-INT", &child.id().to_string()]).status()?;
-    let ran = Ran::new(child.wait_with_output()?);
+    let ran = Ran::new(&child.wait_with_output()?);
     assert_eq!(ran.code, Some(130), "{}{}", ran.stdout, ran.stderr);
     assert!(ran.stderr.starts_with("Interrupted"), "{}", ran.stderr);
 
