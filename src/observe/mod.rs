@@ -41,7 +41,7 @@ pub struct FallbackEvent {
     pub forbidden: bool,
 }
 
-/// What one query did on the device, from its first GPU node to its end.
+/// What one query, the executions of one plan, did on the device.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct QueryStats {
@@ -53,7 +53,7 @@ pub struct QueryStats {
     pub query: Arc<str>,
     /// When its first GPU node began.
     pub started: SystemTime,
-    /// From then until its plan and all its streams were dropped.
+    /// From then until the last partition of its GPU nodes ended.
     pub elapsed: Duration,
     /// Partitions of GPU nodes that ran.
     pub partitions: u64,
@@ -166,14 +166,19 @@ impl Observers {
     }
 
     /// Calls `hook` once for each query that ran a GPU node, when its plan and its streams are gone, whether it ended,
-    /// failed or was cancelled.
+    /// failed or was cancelled. A plan that is kept is told of when it is dropped, all its executions together. The hook runs
+    /// while the last of them is dropped, often on a worker of the async runtime: it should be quick and must not block. A
+    /// panic in it is logged.
     pub fn on_query(self: &Arc<Self>, hook: impl Fn(&QueryStats) + Send + Sync + 'static) -> Subscription {
         self.subscribe(Arc::new(hook), |observers| &observers.queries)
     }
 
     /// The last fallbacks, at most [`REMEMBERED_FALLBACKS`], the latest first.
     pub fn recent_fallbacks(&self) -> Vec<FallbackEvent> {
-        self.recent.lock().iter().rev().cloned().collect()
+        let mut recent: Vec<FallbackEvent> = self.recent.lock().iter().rev().cloned().collect();
+        // Several threads may have noted theirs in another order than they met them.
+        recent.sort_by_key(|event| std::cmp::Reverse(event.time));
+        recent
     }
 
     fn subscribe<E: 'static>(

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::{Result, exec_datafusion_err, plan_err};
+use datafusion::execution::context::SQLOptions;
 use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
@@ -20,14 +21,22 @@ struct Explaining;
 ///
 /// # Errors
 /// DataFusion's own errors in parsing and planning `sql`; a plan error when the state has no [`GpuOffload`] rule, or when
-/// `sql` is a statement without a plan, such as `SET` or `CREATE TABLE`.
+/// `sql` is no query, such as `SET`, `CREATE TABLE`, `DELETE` or `COPY`: some table providers change their rows while such
+/// statements are planned.
 pub async fn explain(state: &SessionState, sql: &str) -> Result<PlacementReport> {
     let Some(rule) = state.physical_optimizers().iter().find(|rule| is_offload(rule)).cloned() else {
         return plan_err!("the session has no GPU: call register_gpu first");
     };
-    let logical = state.create_logical_plan(sql).await?;
-    if let LogicalPlan::Ddl(_) | LogicalPlan::Statement(_) = logical {
-        return plan_err!("only a query has a placement, and this is none: {}", logical.display());
+    let logical = match state.create_logical_plan(sql).await? {
+        LogicalPlan::Explain(explain) => Arc::unwrap_or_clone(explain.plan),
+        LogicalPlan::Analyze(analyze) => Arc::unwrap_or_clone(analyze.input),
+        plan => plan,
+    };
+    // Looks into EXPLAIN, CTEs and subqueries too.
+    let queries_only =
+        SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false);
+    if let Err(error) = queries_only.verify_plan(&logical) {
+        return plan_err!("only a query has a placement: {}", error.message());
     }
     let cpu_plan = without_gpu(state).create_physical_plan(&logical).await?;
     let config = Arc::clone(state.config_options());

@@ -115,7 +115,7 @@ impl PhysicalOptimizerRule for GpuOffload {
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let outcome = self.place(&plan, config)?;
         planning::reported(&outcome.report);
-        tracing::debug!(target: "datafusion_wgpu::placement", "\n{}", outcome.report);
+        tracing::debug!(target: "datafusion_wgpu::placement", report = %outcome.report, "placement");
         Ok(outcome.plan)
     }
 

@@ -4,7 +4,6 @@
 //! opens a scope around its work; the rule, which runs inside on the same task, finds it here.
 
 use std::future::Future;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use datafusion::logical_expr::LogicalPlan;
@@ -17,6 +16,8 @@ use super::report::PlacementReport;
 
 /// Characters of a query's text that are kept.
 const MAX_TEXT: usize = 4_000;
+/// Stack for writing a plan as SQL; only what is used of it becomes memory.
+const STACK_BYTES: usize = 256 << 20;
 
 tokio::task_local! {
     static PLANNING: Arc<Planning>;
@@ -65,16 +66,23 @@ pub(crate) fn query() -> Arc<Query> {
 
 /// A plan as SQL, or its first line where it can't be written as SQL.
 fn describe(plan: &LogicalPlan) -> String {
-    let sql = catch_unwind(AssertUnwindSafe(|| plan_to_sql(plan).map(|sql| sql.to_string())));
-    let mut text = match sql {
-        Ok(Ok(sql)) => sql,
-        _ => plan.display().to_string(),
-    };
+    let mut text = unparse(plan).unwrap_or_else(|| plan.display().to_string());
     if let Some((end, _)) = text.char_indices().nth(MAX_TEXT) {
         text.truncate(end);
         text.push_str(" ...");
     }
     text
+}
+
+/// A plan as SQL, on a thread of its own: the unparser recurses through plans, with frames of many kilobytes in a debug
+/// build, and a worker's 2 MiB of stack ended within ten nested subqueries. A panic is the unparser's way of saying no.
+fn unparse(plan: &LogicalPlan) -> Option<String> {
+    std::thread::scope(|scope| {
+        let thread =
+            std::thread::Builder::new().name("datafusion-wgpu sql".to_string()).stack_size(STACK_BYTES);
+        let sql = thread.spawn_scoped(scope, || plan_to_sql(plan).map(|sql| sql.to_string())).ok()?;
+        sql.join().ok()?.ok()
+    })
 }
 
 #[cfg(test)]
@@ -104,6 +112,18 @@ mod tests {
             LogicalPlanBuilder::values(vec![vec![lit(1)]]).and_then(|p| p.filter(col("column1").gt(lit(0))));
         let plan = rows.and_then(LogicalPlanBuilder::build).unwrap();
         assert_eq!(describe(&plan), "Filter: column1 > Int32(0)");
+    }
+
+    /// Threads of tests have 2 MiB of stack, as tokio's workers have.
+    #[test]
+    fn nested_plans_need_more_stack_than_a_worker_has() {
+        let mut plan = plan(2);
+        for level in 0..100 {
+            let outer = LogicalPlanBuilder::from(plan).alias(format!("a{level}"));
+            let outer = outer.and_then(|plan| plan.limit(0, Some(5))).and_then(LogicalPlanBuilder::build);
+            plan = outer.unwrap();
+        }
+        assert!(describe(&plan).matches("SELECT").count() >= 100);
     }
 
     #[test]

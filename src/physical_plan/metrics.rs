@@ -104,17 +104,16 @@ impl GpuMetrics {
         self.cpu_batches.add(1);
     }
 
-    /// Counts a fallback; true for the first of its kind.
-    pub(crate) fn fallback(&self, code: &'static str) -> bool {
+    /// Counts a fallback.
+    pub(crate) fn fallback(&self, code: &'static str) {
         let mut fallbacks = self.fallbacks.lock();
         if let Some((_, count)) = fallbacks.iter().find(|(known, _)| *known == code) {
             count.add(1);
-            return false;
+            return;
         }
         let count = MetricBuilder::new(&self.set).counter(format!("fallback.{code}"), self.partition);
         count.add(1);
         fallbacks.push((code, count));
-        true
     }
 }
 

@@ -42,6 +42,8 @@ struct Started {
 #[derive(Default)]
 struct Totals {
     partitions: u64,
+    /// When the last partition ended so far.
+    ended: Option<Instant>,
     gpu_batches: u64,
     cpu_batches: u64,
     timestamps: bool,
@@ -106,19 +108,22 @@ impl Query {
         &self.memory
     }
 
-    /// Counts a fallback.
-    pub(crate) fn fell_back(&self, code: &'static str) {
+    /// Counts a fallback; true for the query's first of its kind.
+    pub(crate) fn fell_back(&self, code: &'static str) -> bool {
         let mut totals = self.totals.lock();
-        match totals.fallbacks.iter_mut().find(|(known, _)| *known == code) {
-            Some((_, count)) => *count += 1,
-            None => totals.fallbacks.push((code, 1)),
+        if let Some((_, count)) = totals.fallbacks.iter_mut().find(|(known, _)| *known == code) {
+            *count += 1;
+            return false;
         }
+        totals.fallbacks.push((code, 1));
+        true
     }
 
     /// Adds what a partition of a node did.
     pub(crate) fn add(&self, gpu_batches: u64, cpu_batches: u64, stats: &LaunchStats, timestamps: bool) {
         let mut totals = self.totals.lock();
         totals.partitions += 1;
+        totals.ended = Some(Instant::now());
         totals.gpu_batches += gpu_batches;
         totals.cpu_batches += cpu_batches;
         totals.timestamps |= timestamps;
@@ -135,14 +140,15 @@ impl fmt::Debug for Query {
 impl Drop for Query {
     fn drop(&mut self) {
         let Some(started) = self.started.get() else { return };
-        let totals = self.totals.lock();
+        let totals = std::mem::take(self.totals.get_mut());
+        let elapsed = totals.ended.map_or_else(|| started.at.elapsed(), |at| at.duration_since(started.at));
         let launches = &totals.launches;
         started.observers.query_ended(|| QueryStats {
             query_id: started.id,
             session_id: started.session_id.clone(),
             query: self.text(),
             started: started.time,
-            elapsed: started.at.elapsed(),
+            elapsed,
             partitions: totals.partitions,
             gpu_batches: totals.gpu_batches,
             cpu_batches: totals.cpu_batches,
@@ -156,7 +162,7 @@ impl Drop for Query {
             pipelines_compiled: launches.pipelines_compiled,
             compile_time: Duration::from_nanos(launches.compile_ns),
             peak_device_bytes: self.memory.peak(),
-            fallbacks: totals.fallbacks.clone(),
+            fallbacks: totals.fallbacks,
         });
     }
 }

@@ -138,8 +138,8 @@ impl RunContext {
     /// # Errors
     /// [`GpuError::FallbackForbidden`] under `gpu.fallback = 'error'`; for a device failure, that failure.
     pub(crate) fn fall_back(&self, reason: &FallbackReason, scope: FallbackScope) -> Result<()> {
-        let first = self.metrics.fallback(reason.code());
-        self.query.fell_back(reason.code());
+        self.metrics.fallback(reason.code());
+        let first = self.query.fell_back(reason.code());
         self.observers.fell_back(FallbackEvent {
             time: SystemTime::now(),
             session_id: self.task.session_id(),
@@ -155,7 +155,7 @@ impl RunContext {
             forbidden: self.options.fallback == FallbackPolicy::Error,
         });
         match self.options.fallback {
-            // One warning a kind; the metrics count them all.
+            // One warning a query and kind; the metrics count them all.
             FallbackPolicy::Warn if first => {
                 tracing::warn!(node = self.node, %reason, "fell back to the CPU")
             }

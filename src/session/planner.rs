@@ -25,9 +25,18 @@ pub struct GpuQueryPlanner {
 }
 
 impl GpuQueryPlanner {
-    /// Around `inner`; `None` stands for DataFusion's default planner.
-    pub fn new(inner: Option<Arc<dyn QueryPlanner + Send + Sync>>) -> Self {
-        Self { inner }
+    /// Around `inner`; `None` stands for DataFusion's default planner. One that is ours stays as it is.
+    pub fn around(inner: Option<Arc<dyn QueryPlanner + Send + Sync>>) -> Arc<dyn QueryPlanner + Send + Sync> {
+        match inner {
+            Some(planner) if Self::is(&planner) => planner,
+            inner => Arc::new(Self { inner }),
+        }
+    }
+
+    /// Whether a planner is ours.
+    pub fn is(planner: &Arc<dyn QueryPlanner + Send + Sync>) -> bool {
+        let planner: &dyn std::any::Any = planner.as_ref();
+        planner.is::<Self>()
     }
 
     /// The planner inside.

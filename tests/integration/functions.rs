@@ -106,6 +106,11 @@ async fn explain_within_explain() -> TestResult {
 #[tokio::test(flavor = "multi_thread")]
 async fn wrong_arguments_are_named() -> TestResult {
     let gpu = session().await?;
+    gpu.ctx
+        .sql("CREATE TABLE kept AS SELECT column1 AS x FROM (VALUES (1), (2), (3))")
+        .await?
+        .collect()
+        .await?;
     for (call, words) in [
         ("gpu_explain()", "0 arguments were given; it takes one string"),
         ("gpu_explain('SELECT 1', 'SELECT 2')", "2 arguments were given"),
@@ -118,6 +123,13 @@ async fn wrong_arguments_are_named() -> TestResult {
         ("gpu_explain('SELECT * FROM nowhere')", "nowhere"),
         ("gpu_explain('SET gpu.enabled = false')", "only a query has a placement"),
         ("gpu_explain('CREATE TABLE u AS SELECT 1')", "only a query has a placement"),
+        ("gpu_explain('DELETE FROM kept WHERE x > 1')", "only a query has a placement"),
+        ("gpu_explain('UPDATE kept SET x = 9')", "only a query has a placement"),
+        ("gpu_explain('TRUNCATE TABLE kept')", "only a query has a placement"),
+        ("gpu_explain('INSERT INTO kept VALUES (4)')", "only a query has a placement"),
+        ("gpu_explain('EXPLAIN DELETE FROM kept')", "only a query has a placement"),
+        ("gpu_explain('EXPLAIN ANALYZE DELETE FROM kept')", "only a query has a placement"),
+        ("gpu_explain('COPY kept TO ''kept.csv''')", "only a query has a placement"),
         ("gpu_devices(1)", "takes no arguments, 1 were given"),
         ("gpu_options('x')", "takes no arguments"),
         ("gpu_fallbacks(NULL)", "takes no arguments"),
@@ -131,6 +143,8 @@ async fn wrong_arguments_are_named() -> TestResult {
         ordered(&gpu.ctx, "SELECT value FROM gpu_options() WHERE name = 'gpu.enabled'").await?,
         ["true"]
     );
+    let kept = ordered(&gpu.ctx, "SELECT x FROM kept ORDER BY x").await?;
+    assert_eq!(kept, ["1", "2", "3"], "some tables change while a statement is planned");
     assert!(error(&gpu.ctx, "SELECT * FROM u").await?.contains("not found"), "nothing inside was executed");
     Ok(())
 }

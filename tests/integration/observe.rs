@@ -140,6 +140,40 @@ async fn a_fallback_is_told_and_remembered() -> TestResult {
     Ok(())
 }
 
+/// A plan that is kept, as by those who read its metrics, does not make its query longer.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_time_of_a_kept_plan_is_that_of_its_work() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let gpu = session(&dir).await?;
+    let log = log_queries(&gpu);
+    let plan = gpu.ctx.sql(AGGREGATE).await?.create_physical_plan().await?;
+    let started = std::time::Instant::now();
+    datafusion::physical_plan::collect(Arc::clone(&plan), gpu.ctx.task_ctx()).await?;
+    let took = started.elapsed();
+    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    assert_eq!(log.lock().len(), 0);
+    drop(plan);
+    let stats = settled(&log, 1).await;
+    assert!(stats[0].elapsed <= took + std::time::Duration::from_millis(200), "{:?} {took:?}", stats[0]);
+    Ok(())
+}
+
+/// A planner that was set later is wrapped again.
+#[tokio::test(flavor = "multi_thread")]
+async fn registering_again_mends_what_was_replaced() -> TestResult {
+    let builder = SessionStateBuilder::new_with_default_features().with_gpu();
+    let planner: Arc<dyn QueryPlanner + Send + Sync> = Arc::new(CountingPlanner::default());
+    let ctx = SessionContext::new_with_state(builder.with_query_planner(planner).build());
+    let planned =
+        |ctx: &SessionContext| datafusion_wgpu::session::GpuQueryPlanner::is(ctx.state().query_planner());
+    assert!(!planned(&ctx));
+    datafusion_wgpu::register_gpu(&ctx)?;
+    assert!(planned(&ctx));
+    let rules = ctx.state().physical_optimizers().iter().filter(|rule| rule.name() == "gpu_offload").count();
+    assert_eq!(rules, 1);
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn explain_verbose_has_the_reasons() -> TestResult {
     let dir = tempfile::tempdir()?;

@@ -7,6 +7,7 @@ mod gpu;
 mod logging;
 mod output;
 mod shell;
+mod signals;
 mod tpch_data;
 mod trace;
 
@@ -42,7 +43,7 @@ struct Cli {
     #[command(flatten)]
     shell: shell::Args,
     /// Write what queries do on the GPU to FILE, a trace for Perfetto or Chrome
-    #[arg(long, value_name = "FILE", global = true, help_heading = "GPU")]
+    #[arg(long, value_name = "FILE", help_heading = "GPU")]
     gpu_trace: Option<PathBuf>,
 }
 
@@ -59,18 +60,27 @@ enum Command {
 }
 
 /// Where XDG_RUNTIME_DIR is not set, as in containers, Mesa's drivers look for a Wayland display nevertheless and print an
-/// error about it. Any absolute path keeps them silent.
+/// error about it. Any absolute path keeps them silent, and nobody can put a display into this one.
 fn quiet_mesa() {
     const VARIABLE: &str = "XDG_RUNTIME_DIR";
     if cfg!(target_os = "linux") && std::env::var_os(VARIABLE).is_none() {
         // SAFETY: the program has no other thread yet.
-        unsafe { std::env::set_var(VARIABLE, std::env::temp_dir()) };
+        unsafe { std::env::set_var(VARIABLE, "/dev/null") };
     }
 }
 
 fn main() -> ExitCode {
     quiet_mesa();
-    match start(Cli::parse()) {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) if error.use_stderr() => {
+            drop(writeln!(io::stderr(), "{}", error::usage(&error)));
+            return ExitCode::from(2);
+        }
+        // --help and --version.
+        Err(error) => error.exit(),
+    };
+    match start(cli) {
         Ok(code) => code,
         Err(error) if error::is_closed_output(&error) => ExitCode::SUCCESS,
         Err(error) => {

@@ -3,7 +3,7 @@
 mod flags;
 mod script;
 
-use std::io::{self, BufReader, IsTerminal, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -19,10 +19,12 @@ use datafusion_cli::functions::{
 };
 use datafusion_cli::object_storage::instrumented::InstrumentedObjectStoreRegistry;
 use datafusion_cli::object_storage::{StdinCarriesCommands, is_stdin_location};
-use datafusion_cli::print_options::PrintOptions;
+use datafusion_cli::print_format::PrintFormat;
+use datafusion_cli::print_options::{MaxRows, PrintOptions};
 use datafusion_wgpu::register_gpu;
 
 use crate::error::problem;
+use crate::signals;
 
 pub use flags::Args;
 use script::Script;
@@ -58,7 +60,7 @@ pub async fn run(args: Args) -> Result<ExitCode> {
     let mut options = PrintOptions {
         format: args.format,
         quiet: args.quiet,
-        maxrows: args.maxrows,
+        maxrows: most_rows(&args.format, args.maxrows),
         color: args.color,
         instrumented_registry: stores,
     };
@@ -67,16 +69,23 @@ pub async fn run(args: Args) -> Result<ExitCode> {
     }
     match input {
         Input::Given { files, commands } => {
-            let failed = script::run_all(&ctx, files, &mut options).await?;
-            exec::exec_from_commands(&ctx, commands, &options).await?;
-            Ok(exit_code(failed))
+            interruptible(async {
+                let failed = script::run_all(&ctx, files, &mut options).await?;
+                exec::exec_from_commands(&ctx, commands, &options).await?;
+                Ok(exit_code(failed))
+            })
+            .await
         }
         Input::Piped { rc } => {
-            let mut failed = script::run_all(&ctx, rc, &mut options).await?;
-            let lines = script::lines("standard input".to_owned(), BufReader::new(io::stdin()));
-            failed |= script::run(&ctx, lines, script::MetaCommands::Obeyed, &mut options).await?;
-            Ok(exit_code(failed))
+            interruptible(async {
+                let mut failed = script::run_all(&ctx, rc, &mut options).await?;
+                let lines = script::standard_input();
+                failed |= script::run(&ctx, lines, script::MetaCommands::Obeyed, &mut options).await?;
+                Ok(exit_code(failed))
+            })
+            .await
         }
+        // The prompt has its own way with Ctrl-C.
         Input::Interactive { rc } => {
             script::run_all(&ctx, rc, &mut options).await?;
             // What can fail here is the terminal, and the file that keeps the history.
@@ -85,6 +94,23 @@ pub async fn run(args: Args) -> Result<ExitCode> {
             })?;
             Ok(ExitCode::SUCCESS)
         }
+    }
+}
+
+/// Rows that are printed: datafusion-cli stops collecting at its limit for every format, but only a table says so.
+fn most_rows(format: &PrintFormat, of_a_table: MaxRows) -> MaxRows {
+    match format {
+        PrintFormat::Table | PrintFormat::Automatic => of_a_table,
+        _ => MaxRows::Unlimited,
+    }
+}
+
+/// Runs `work` until a signal asks the program to end. The query is dropped then, and a trace is ended as usual.
+async fn interruptible(work: impl Future<Output = Result<ExitCode>>) -> Result<ExitCode> {
+    let interruption = signals::interruption()?;
+    tokio::select! {
+        done = work => done,
+        code = interruption => Ok(ExitCode::from(code)),
     }
 }
 

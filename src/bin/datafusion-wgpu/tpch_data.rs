@@ -16,6 +16,7 @@ use datafusion::error::Result;
 use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressStyle};
 
 use crate::error::problem;
+use crate::signals;
 use layout::{Codec, Layout, Request, TableLayout};
 use tables::Table;
 
@@ -79,7 +80,7 @@ impl Args {
 /// and give the exit code that a shell gives for them.
 pub async fn run(args: Args) -> Result<ExitCode> {
     // Before the work starts, so that a signal never finds temporary files and nobody who removes them.
-    let mut interruption = std::pin::pin!(interruption()?);
+    let mut interruption = std::pin::pin!(signals::interruption()?);
     let stop = Arc::new(AtomicBool::new(false));
     let progress = progress_bar();
     let mut work = tokio::task::spawn_blocking({
@@ -105,33 +106,6 @@ pub async fn run(args: Args) -> Result<ExitCode> {
         }
         _ => Ok(ExitCode::SUCCESS),
     }
-}
-
-/// Waits for a signal that asks the program to end; its exit code.
-#[cfg(unix)]
-fn interruption() -> Result<impl Future<Output = u8>> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut hangup = signal(SignalKind::hangup())?;
-    Ok(async move {
-        tokio::select! {
-            _ = interrupt.recv() => 130,
-            _ = terminate.recv() => 143,
-            _ = hangup.recv() => 129,
-        }
-    })
-}
-
-/// Waits for Ctrl-C; the exit code.
-#[cfg(not(unix))]
-fn interruption() -> Result<impl Future<Output = u8>> {
-    Ok(async {
-        if tokio::signal::ctrl_c().await.is_err() {
-            std::future::pending::<()>().await;
-        }
-        130
-    })
 }
 
 /// Drawn on stderr, where that is a terminal.

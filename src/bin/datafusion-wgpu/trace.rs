@@ -10,13 +10,13 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use datafusion::error::Result;
 use serde_json::{Map, Value, json};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Subscriber};
+use tracing::{Event, Metadata, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 use tracing_subscriber::registry::LookupSpan;
@@ -38,11 +38,13 @@ struct Output {
     events: u64,
     /// The first failure; nothing more is written after it.
     failed: Option<io::Error>,
+    /// The end was written: spans of work that nobody waited for may still close.
+    ended: bool,
 }
 
 /// What is known of a span before it ends.
 struct Open {
-    began: Duration,
+    id: u64,
     args: Map<String, Value>,
 }
 
@@ -55,12 +57,13 @@ impl Trace {
         let failed =
             |error: io::Error| problem(format!("cannot write the trace {}: {error}", path.display()));
         let mut file = BufWriter::new(File::create(path).map_err(failed)?);
-        file.write_all(b"{\"displayTimeUnit\":\"ms\",\"traceEvents\":[").map_err(failed)?;
+        // The array form: readers take one without its end, so what a killed program leaves can be read.
+        file.write_all(b"[").map_err(failed)?;
         let trace = Self {
             path: path.to_owned(),
             started: Instant::now(),
             next: AtomicU64::new(1),
-            output: Mutex::new(Output { file, events: 0, failed: None }),
+            output: Mutex::new(Output { file, events: 0, failed: None, ended: false }),
         };
         let name = json!({ "name": "datafusion-wgpu" });
         trace.write(&json!({ "ph": "M", "pid": 1, "name": "process_name", "args": name }));
@@ -73,38 +76,41 @@ impl Trace {
     /// The first failure of writing it.
     pub fn finish(&self) -> Result<()> {
         let mut output = self.output.lock().unwrap_or_else(PoisonError::into_inner);
+        output.ended = true;
         let ended = match output.failed.take() {
             Some(error) => Err(error),
-            None => output.file.write_all(b"\n]}\n").and_then(|()| output.file.flush()),
+            None => output.file.write_all(b"\n]\n").and_then(|()| output.file.flush()),
         };
         ended.map_err(|error| problem(format!("the trace {} is not whole: {error}", self.path.display())))
     }
 
     fn write(&self, event: &Value) {
         let mut output = self.output.lock().unwrap_or_else(PoisonError::into_inner);
-        if output.failed.is_some() {
+        if output.failed.is_some() || output.ended {
             return;
         }
         let separator: &[u8] = if output.events == 0 { b"\n" } else { b",\n" };
         let written = output
             .file
             .write_all(separator)
-            .and_then(|()| serde_json::to_writer(&mut output.file, event).map_err(io::Error::from));
+            .and_then(|()| serde_json::to_writer(&mut output.file, event).map_err(io::Error::from))
+            .and_then(|()| output.file.flush());
         output.events += 1;
         output.failed = written.err();
     }
 
     /// One end of a span's slice; `ph` is `b` or `e`.
-    fn slice(&self, ph: &str, at: Duration, id: u64, name: &str, category: &str, args: &Value) {
+    fn slice(&self, ph: &str, id: u64, span: &Metadata<'_>, args: &Value) {
+        let (ts, name, cat) = (self.now(), span.name(), category(span.target()));
         self.write(&json!({
-            "ph": ph, "ts": microseconds(at), "pid": 1, "tid": 1, "id": id, "name": name, "cat": category, "args": args
+            "ph": ph, "ts": ts, "pid": 1, "tid": 1, "id": id, "name": name, "cat": cat, "args": args
         }));
     }
-}
 
-/// The format counts in microseconds; fractions are allowed.
-fn microseconds(time: Duration) -> f64 {
-    time.as_nanos() as f64 / 1e3
+    /// Time since the file was created. The format counts in microseconds; fractions are allowed.
+    fn now(&self) -> f64 {
+        self.started.elapsed().as_nanos() as f64 / 1e3
+    }
 }
 
 /// Hands spans and events to a [`Trace`].
@@ -116,7 +122,9 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for TraceLayer {
         let mut args = Map::new();
         attributes.record(&mut JsonFields(&mut args));
         if let Some(span) = context.span(id) {
-            span.extensions_mut().insert(Open { began: self.0.started.elapsed(), args });
+            let number = self.0.next.fetch_add(1, Ordering::Relaxed);
+            self.0.slice("b", number, span.metadata(), &Value::Object(args.clone()));
+            span.extensions_mut().insert(Open { id: number, args });
         }
     }
 
@@ -140,10 +148,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for TraceLayer {
                 }
             }
         }
-        let (name, category) = (span.metadata().name(), category(span.metadata().target()));
-        let number = self.0.next.fetch_add(1, Ordering::Relaxed);
-        self.0.slice("b", open.began, number, name, category, &Value::Object(open.args));
-        self.0.slice("e", self.0.started.elapsed(), number, name, category, &json!({}));
+        self.0.slice("e", open.id, span.metadata(), &Value::Object(open.args));
     }
 
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
@@ -152,7 +157,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for TraceLayer {
         let message = args.remove("message");
         let name = message.as_ref().and_then(Value::as_str).unwrap_or_else(|| event.metadata().name());
         self.0.write(&json!({
-            "ph": "i", "s": "p", "ts": microseconds(self.0.started.elapsed()), "pid": 1, "tid": 1, "name": name,
+            "ph": "i", "s": "p", "ts": self.0.now(), "pid": 1, "tid": 1, "name": name,
             "cat": "log", "args": args
         }));
     }

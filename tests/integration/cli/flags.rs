@@ -73,6 +73,7 @@ fn wrong_flags_are_refused() -> TestResult {
         let ran = place.run(arguments)?;
         assert_eq!(ran.code, Some(2), "{arguments:?}: {}", ran.stderr);
         assert!(ran.stderr.starts_with("error: "), "{arguments:?}: {}", ran.stderr);
+        assert_eq!(ran.stderr.lines().count(), 1, "{arguments:?}: {}", ran.stderr);
         assert!(!ran.stderr.contains("panicked"), "{arguments:?}: {}", ran.stderr);
         assert_eq!(ran.stdout, "", "{arguments:?}");
     }

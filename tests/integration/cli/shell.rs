@@ -2,6 +2,29 @@
 
 use super::*;
 
+/// datafusion-cli stops at the table format's 40 rows for every format.
+#[test]
+fn formats_for_programs_have_every_row() -> TestResult {
+    let place = Place::new()?;
+    let sql = "SELECT value FROM generate_series(1, 30000)";
+    for (format, lines) in [("csv", 30_001), ("tsv", 30_001), ("nd-json", 30_000)] {
+        let ran = place.run(&["-q", "--format", format, "-c", sql])?.succeeded()?;
+        assert_eq!(ran.stdout.lines().count(), lines, "{format}");
+    }
+    Ok(())
+}
+
+#[test]
+fn an_error_that_speaks_of_pipes_is_an_error() -> TestResult {
+    let place = Place::new()?;
+    for sql in
+        ["SELECT arrow_cast('Broken pipe (os error', 'Int32')", "SELECT * FROM \"Broken pipe (os error 32)\""]
+    {
+        assert!(place.run(&["-c", sql])?.failed()?.contains("Broken pipe"), "{sql}");
+    }
+    Ok(())
+}
+
 #[test]
 fn commands_run_in_order() -> TestResult {
     let ran = Place::new()?

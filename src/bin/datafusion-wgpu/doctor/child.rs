@@ -15,6 +15,9 @@ use super::finding::{Check, Chosen, Finding};
 /// Name of the hidden subcommand.
 pub const COMMAND: &str = "doctor-step";
 
+/// For what a step that is gone, or was killed, leaves to be read.
+const GRACE: Duration = Duration::from_secs(1);
+
 /// What a step says while it runs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Message {
@@ -100,7 +103,11 @@ fn run_program(
     variables: &[(&str, &str)],
     patience: Duration,
 ) -> Outcome {
-    let started = Command::new(program)
+    let mut command = Command::new(program);
+    // A group of its own, so that helpers which a driver started can be stopped with it.
+    #[cfg(unix)]
+    std::os::unix::process::CommandExt::process_group(&mut command, 0);
+    let started = command
         .args(arguments)
         .envs(variables.iter().copied())
         .stdin(Stdio::null())
@@ -114,9 +121,9 @@ fn run_program(
     let messages = child.stdout.take().map(lines);
     let errors = child.stderr.take().map(lines);
     let ended = wait(&mut child, patience);
-    // The step is gone, so both pipes end.
-    let messages: Vec<Message> = messages.into_iter().flatten().filter_map(|line| read(&line)).collect();
-    let errors: Vec<String> = errors.into_iter().flatten().filter(|line| !line.trim().is_empty()).collect();
+    let until = Instant::now() + GRACE;
+    let messages: Vec<Message> = collect(messages, until).filter_map(|line| read(&line)).collect();
+    let errors: Vec<String> = collect(errors, until).filter(|line| !line.trim().is_empty()).collect();
     let ended = match ended {
         Ok(Some(status)) if status.success() => Ended::Done,
         Ok(Some(status)) => {
@@ -124,10 +131,17 @@ fn run_program(
                 errors.last().map_or(String::new(), |line| format!("; its last words: {}", line.trim()));
             Ended::Broke(format!("{}{words}", describe(status)))
         }
-        Ok(None) => Ended::Broke(format!("hung, and was stopped after {} s", patience.as_secs())),
+        Ok(None) => Ended::Broke(format!("hung, and was given up after {} s", patience.as_secs())),
         Err(error) => Ended::Broke(format!("could not be waited for: {error}")),
     };
     Outcome { messages, ended, errors }
+}
+
+/// What a pipe gave until it ended, or until a moment: a process that the step left behind may hold its other end open.
+fn collect(lines: Option<Receiver<String>>, until: Instant) -> impl Iterator<Item = String> {
+    lines.into_iter().flat_map(move |lines| {
+        std::iter::from_fn(move || lines.recv_timeout(until.saturating_duration_since(Instant::now())).ok())
+    })
 }
 
 fn read(line: &str) -> Option<Message> {
@@ -150,7 +164,8 @@ fn lines(pipe: impl Read + Send + 'static) -> Receiver<String> {
     receiver
 }
 
-/// The status; `None` when patience ran out and the process was killed.
+/// The status; `None` when patience ran out. The process is killed then, but not waited for without end: in a system call that
+/// hangs, nothing reaches it.
 fn wait(child: &mut Child, patience: Duration) -> io::Result<Option<ExitStatus>> {
     let until = Instant::now() + patience;
     loop {
@@ -159,7 +174,10 @@ fn wait(child: &mut Child, patience: Duration) -> io::Result<Option<ExitStatus>>
         }
         if Instant::now() >= until {
             child.kill()?;
-            child.wait()?;
+            let until = Instant::now() + GRACE;
+            while Instant::now() < until && child.try_wait()?.is_none() {
+                thread::sleep(Duration::from_millis(10));
+            }
             return Ok(None);
         }
         thread::sleep(Duration::from_millis(10));
@@ -203,6 +221,14 @@ mod tests {
     }
 
     #[test]
+    fn what_a_step_leaves_behind_is_not_waited_for() {
+        let started = Instant::now();
+        let outcome = shell("sleep 30 & echo words >&2; exit 0", Duration::from_secs(20));
+        assert_eq!((outcome.ended, outcome.errors), (Ended::Done, vec!["words\n".to_owned()]));
+        assert!(started.elapsed() < Duration::from_secs(15));
+    }
+
+    #[test]
     fn crashes_and_hangs_are_told() {
         let why = |outcome: Outcome| match outcome.ended {
             Ended::Broke(why) => why,
@@ -213,7 +239,7 @@ mod tests {
         let failed = why(shell("echo first >&2; echo $WORD >&2; exit 7", patience));
         assert_eq!(failed, "ended with exit code 7; its last words: at last");
         let hung = why(shell("exec sleep 60", Duration::from_millis(200)));
-        assert_eq!(hung, "hung, and was stopped after 0 s");
+        assert_eq!(hung, "hung, and was given up after 0 s");
         let missing = run_program("/nonexistent/program", &[], &[], patience);
         assert!(why(missing).starts_with("the step did not start"));
     }

@@ -13,6 +13,7 @@ use datafusion::prelude::SessionContext;
 use datafusion_cli::command::{Command, OutputFormat};
 use datafusion_cli::exec::exec_from_commands;
 use datafusion_cli::print_options::PrintOptions;
+use futures::stream::{self, Stream, StreamExt};
 
 use crate::error::{is_closed_output, message, problem};
 
@@ -51,9 +52,25 @@ pub async fn run_all(ctx: &SessionContext, scripts: Vec<Script>, options: &mut P
     let mut failed = false;
     for Script { path, text } in scripts {
         let lines = lines(format!("'{}'", path.display()), Cursor::new(text));
-        failed |= run(ctx, lines, MetaCommands::Unknown, options).await?;
+        failed |= run(ctx, stream::iter(lines), MetaCommands::Unknown, options).await?;
     }
     Ok(failed)
+}
+
+/// Lines of standard input, read by a thread of its own: a read that waits for a line can't be interrupted.
+pub fn standard_input() -> impl Stream<Item = Result<String>> + Unpin {
+    let (sender, receiver) = tokio::sync::mpsc::channel(1);
+    std::thread::spawn(move || {
+        for line in lines("standard input".to_owned(), io::stdin().lock()) {
+            if sender.blocking_send(line).is_err() {
+                break;
+            }
+        }
+    });
+    Box::pin(stream::unfold(receiver, async |mut receiver| {
+        let line = receiver.recv().await?;
+        Some((line, receiver))
+    }))
 }
 
 /// Lines of `input` without their ends. One that is not UTF-8 is an error that says where it is.
@@ -80,13 +97,13 @@ pub fn lines(name: String, mut input: impl BufRead) -> impl Iterator<Item = Resu
 /// Lines that can't be read, and output that nobody reads any more.
 pub async fn run(
     ctx: &SessionContext,
-    lines: impl Iterator<Item = Result<String>>,
+    mut lines: impl Stream<Item = Result<String>> + Unpin,
     meta_commands: MetaCommands,
     options: &mut PrintOptions,
 ) -> Result<bool> {
     let mut failed = false;
     let mut statement = String::new();
-    for line in lines {
+    while let Some(line) = lines.next().await {
         let line = line?;
         if line.starts_with("--") || line.starts_with("#!") {
             continue;

@@ -64,6 +64,8 @@ pub struct Request {
 /// Everything that decides a table's bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Layout {
+    /// Version of this program, which fixes those of the generator and of the Parquet writer.
+    version: String,
     scale: f64,
     files: i32,
     /// Row groups of a file.
@@ -83,14 +85,17 @@ impl Layout {
             row_groups = rows.div_ceil(files * u64::from(row_group_rows)).clamp(1, (most / files).max(1));
         }
         let number = |count: u64| i32::try_from(count).unwrap_or(i32::MAX);
-        Layout { scale, files: number(files), row_groups: number(row_groups), compression }
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        Layout { version, scale, files: number(files), row_groups: number(row_groups), compression }
     }
 
     fn describe(&self) -> String {
-        let Layout { scale, files, row_groups, compression } = self;
+        let Layout { version, scale, files, row_groups, compression } = self;
         let codec =
             compression.to_possible_value().map_or(String::new(), |value| value.get_name().to_owned());
-        format!("scale {scale}, {files} files of {row_groups} row groups, compression {codec}")
+        format!(
+            "scale {scale}, {files} files of {row_groups} row groups, compression {codec}, by version {version}"
+        )
     }
 }
 
@@ -138,7 +143,7 @@ impl TableLayout {
     }
 
     fn missing(&self) -> impl Iterator<Item = FileLayout> {
-        let Layout { scale, files, row_groups, compression } = self.layout;
+        let Layout { scale, files, row_groups, compression, .. } = self.layout;
         let file = move |(index, path)| FileLayout {
             table: self.table,
             scale,
