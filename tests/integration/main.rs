@@ -1,6 +1,8 @@
 //! Integration tests in one binary: a test binary that links DataFusion is large, and linking it takes a while.
 
 #[cfg(feature = "cli")]
+mod bench;
+#[cfg(feature = "cli")]
 mod cli;
 mod docs;
 #[cfg(feature = "cli")]

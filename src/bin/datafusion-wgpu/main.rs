@@ -1,5 +1,6 @@
 //! The `datafusion-wgpu` program: DataFusion's shell with the GPU behind it, and the tools around it.
 
+mod bench;
 mod devices;
 mod doctor;
 mod error;
@@ -49,6 +50,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Measure suites of queries on the CPU and on the GPU, and compare the answers
+    Bench(bench::Args),
     /// List the adapters, with their features and limits
     Devices(devices::Args),
     /// Examine drivers and adapters, say what is wrong and what to install
@@ -105,6 +108,7 @@ fn start(cli: Cli) -> Result<ExitCode> {
 async fn run(cli: Cli) -> Result<ExitCode> {
     match cli.command {
         None => shell::run(cli.shell).await,
+        Some(Command::Bench(args)) => bench::run(args).await,
         Some(Command::Devices(args)) => devices::run(args).await,
         Some(Command::Doctor(args)) => doctor::run(args).await,
         Some(Command::DoctorStep(args)) => doctor::run_step(args).await,

@@ -17,8 +17,10 @@ use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressStyle};
 
 use crate::error::problem;
 use crate::signals;
-use layout::{Codec, Layout, Request, TableLayout};
-use tables::Table;
+use layout::{Codec, Folder, Layout, Request, TableLayout};
+pub use tables::Table;
+
+const ROW_GROUP_ROWS: u32 = 262_144;
 
 /// Flags of `tpch-data`.
 #[derive(Debug, Clone, clap::Args)]
@@ -40,14 +42,15 @@ pub struct Args {
     #[arg(long, value_name = "CODEC", value_enum, ignore_case = true, default_value_t = Codec::Snappy)]
     pub compression: Codec,
     /// Rows of a row group, about
-    #[arg(long, value_name = "ROWS", default_value_t = 262_144, value_parser = clap::value_parser!(u32).range(1_000..))]
+    #[arg(long, value_name = "ROWS", default_value_t = ROW_GROUP_ROWS, value_parser = clap::value_parser!(u32).range(1_000..))]
     pub row_group_rows: u32,
     /// Replace tables that are there already
     #[arg(long)]
     pub overwrite: bool,
 }
 
-fn scale(text: &str) -> std::result::Result<f64, String> {
+/// Reads a scale factor.
+pub fn scale(text: &str) -> std::result::Result<f64, String> {
     match text.parse::<f64>() {
         Ok(scale) if (0.001..=1000.0).contains(&scale) => Ok(scale),
         _ => Err("expected a number from 0.001 to 1000".to_owned()),
@@ -55,6 +58,19 @@ fn scale(text: &str) -> std::result::Result<f64, String> {
 }
 
 impl Args {
+    /// All tables with the defaults.
+    pub fn of(scale: f64, out: &Path) -> Args {
+        Args {
+            scale,
+            out: out.to_owned(),
+            parts: None,
+            tables: vec![],
+            compression: Codec::Snappy,
+            row_group_rows: ROW_GROUP_ROWS,
+            overwrite: false,
+        }
+    }
+
     fn tables(&self) -> Vec<Table> {
         let wanted = |table: &Table| self.tables.is_empty() || self.tables.contains(table);
         Table::value_variants().iter().copied().filter(wanted).collect()
@@ -121,19 +137,26 @@ fn progress_bar() -> ProgressBar {
 /// Makes what is missing and prints what there is then; false if it was told to stop before that.
 fn work(args: &Args, stop: &AtomicBool, progress: &ProgressBar) -> Result<bool> {
     let start = Instant::now();
+    progress.enable_steady_tick(Duration::from_millis(200));
+    let Some((folder, kept)) = make(args, stop, progress)? else { return Ok(false) };
+    progress.finish_and_clear();
+    report(&args.out, &folder.tables, kept, start.elapsed())?;
+    Ok(true)
+}
+
+/// Makes what is missing. The folder, and how many files were there already; nothing if it was told to stop before it had
+/// made them all.
+///
+/// # Errors
+/// A folder that holds something else, and files that can't be written.
+pub fn make(args: &Args, stop: &AtomicBool, progress: &ProgressBar) -> Result<Option<(Folder, usize)>> {
     let wanted: Vec<(Table, Layout)> =
         args.tables().into_iter().map(|table| (table, args.layout(table))).collect();
     let folder = layout::prepare(&args.out, wanted, args.overwrite)?;
     let missing = folder.missing();
     progress.set_length(missing.iter().map(|file| file.expected_rows()).sum());
-    progress.enable_steady_tick(Duration::from_millis(200));
     let kept = folder.files() - missing.len();
-    if !write::write_all(missing, stop, progress)? {
-        return Ok(false);
-    }
-    progress.finish_and_clear();
-    report(&args.out, &folder.tables, kept, start.elapsed())?;
-    Ok(true)
+    Ok(write::write_all(missing, stop, progress)?.then_some((folder, kept)))
 }
 
 /// Prints what the folder holds, read back from the files.
