@@ -1,24 +1,58 @@
-//! Kernels over columns that are on the device already, each with its floor: the bytes that it has to read.
+//! Kernels and transfers, each with its floor: the bytes that it cannot do without reading or writing. Criterion divides
+//! them by the time; compare the rate with the adapter's bandwidth (device memory for kernels, the bus for transfers).
 //!
-//! `cargo bench --bench kernels`; `ROWS` (default 2^22) sets the rows, `ADAPTER` the adapter. Times are wall times of one
-//! launch and its wait, so small inputs show the cost of a wait rather than of the kernel.
+//! `cargo bench --bench kernels`; `ROWS` (default 2^22) sets the rows, `ADAPTER` the adapter, and an argument which
+//! benchmarks run. Times are wall times of one launch and its wait, so small inputs show the cost of a wait rather than that
+//! of the kernel. The rows lie in batches of 2^19, as uploads have them.
+//!
+//! | benchmark | floor, bytes a row |
+//! |---|---|
+//! | reduce: sum of i64 | 8 |
+//! | reduce: sum of decimals, of 15 digits | 8 |
+//! | reduce: min and max of f64 | 8 |
+//! | reduce: TPC-H Q6, predicate over three columns, sum of a product | 28 |
+//! | select: mask of Q6's predicate | 20, and a bit |
+//! | select: 1, 50, 99 % of the rows, four outputs | 4 for the predicate; of a selected row 32 read, 48 written and sent to the host |
+//! | scan: prefix sums of u32 | 4 read, 4 written |
+//! | upload of i64, of 15-digit decimals | 8 on the bus (the host reads 16 a decimal) |
+//! | download of i64 | 8 on the bus |
+//!
+//! `benches/peers/cuda_primitives.py` times CUDA's own primitives at the same sizes.
 
 use std::error::Error;
-use std::hint::black_box;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Date32Array, Decimal128Array, Int64Array, RecordBatch};
-use criterion::{BenchmarkId, Criterion, Throughput};
+use arrow::array::{
+    ArrayRef, Date32Array, Decimal128Array, Float64Array, Int32Array, Int64Array, RecordBatch, UInt32Array,
+};
+use criterion::measurement::WallTime;
+use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput};
+use datafusion_wgpu::error::{GpuError, GpuResult};
 use datafusion_wgpu::kernels::expr::{ArithOp, CompareOp, Expr, Scalar, ValueType};
-use datafusion_wgpu::kernels::program::{Program, Segment};
+use datafusion_wgpu::kernels::program::{ColumnShape, Program, Segment};
 use datafusion_wgpu::kernels::reduce::{AggregateKind, AggregateSpec, reduce};
-use datafusion_wgpu::kernels::select::select;
-use datafusion_wgpu::memory::{AdapterSelector, GpuRuntime, LaunchScope, LaunchStats, MemoryScope, upload};
+use datafusion_wgpu::kernels::select::{select, select_shaders};
+use datafusion_wgpu::memory::{
+    AdapterSelector, BufferKind, BufferSlice, DeviceBuffer, GpuRuntime, LaunchScope, LaunchStats,
+    MemoryScope, Pipeline, download, upload,
+};
 
 const MONEY: ValueType = ValueType::Decimal { precision: 15, scale: 2 };
 const PRODUCT: ValueType = ValueType::Decimal { precision: 31, scale: 4 };
 /// Rows of a batch: those that uploads have.
 const BATCH: usize = 1 << 19;
+/// Counts that a workgroup of the scan takes.
+const SCAN_BLOCK: u32 = 2048;
+
+/// Columns of the table.
+const DAY: usize = 0;
+const DISCOUNT: usize = 1;
+const QUANTITY: usize = 2;
+const PRICE: usize = 3;
+const PLAIN: usize = 4;
+const FLOAT: usize = 5;
+const SHARE: usize = 6;
+const COLUMNS: usize = 7;
 
 fn column(index: usize, ty: ValueType) -> Arc<Expr> {
     Arc::new(Expr::Column { index, ty })
@@ -29,7 +63,8 @@ fn compare(op: CompareOp, left: &Arc<Expr>, slot: usize) -> Arc<Expr> {
     Arc::new(Expr::Compare { op, left: Arc::clone(left), right })
 }
 
-/// Rows like TPC-H's lineitem: shipdate, discount, quantity, extendedprice; and a plain 64-bit column.
+/// Rows like TPC-H's lineitem: shipdate, discount, quantity, extendedprice; a 64-bit integer, a float, and a number below
+/// 1,000.
 fn rows(rows: i64) -> Result<RecordBatch, Box<dyn Error>> {
     let scramble = |row: i64, span: i64| (row.wrapping_mul(2_654_435_761) >> 7).rem_euclid(span);
     let money = |span: i64| -> Result<ArrayRef, Box<dyn Error>> {
@@ -38,19 +73,24 @@ fn rows(rows: i64) -> Result<RecordBatch, Box<dyn Error>> {
     };
     let days = Date32Array::from_iter_values((0..rows).map(|row| scramble(row, 2526) as i32));
     let plain = Int64Array::from_iter_values((0..rows).map(|row| scramble(row, i64::MAX)));
-    let columns: Vec<(&str, ArrayRef)> = vec![
+    let floats = Float64Array::from_iter_values((0..rows).map(|row| scramble(row, 1_000_003) as f64 / 7.0));
+    let shares = Int32Array::from_iter_values((0..rows).map(|row| scramble(row, 1000) as i32));
+    let columns: [(&str, ArrayRef); COLUMNS] = [
         ("shipdate", Arc::new(days)),
         ("discount", money(11)?),
         ("quantity", money(5000)?),
         ("extendedprice", money(10_500_000)?),
         ("plain", Arc::new(plain)),
+        ("float", Arc::new(floats)),
+        ("share", Arc::new(shares)),
     ];
     Ok(RecordBatch::try_from_iter(columns)?)
 }
 
 /// TPC-H Q6's predicate with its parameters.
 fn q6() -> Program {
-    let (day, discount, quantity) = (column(0, ValueType::Date32), column(1, MONEY), column(2, MONEY));
+    let (day, discount, quantity) =
+        (column(DAY, ValueType::Date32), column(DISCOUNT, MONEY), column(QUANTITY, MONEY));
     let selection = [
         compare(CompareOp::GtEq, &day, 0),
         compare(CompareOp::Lt, &day, 1),
@@ -70,56 +110,239 @@ fn q6() -> Program {
     Program { selection, params }
 }
 
-fn sum(kind: AggregateKind, arg: Arc<Expr>) -> [AggregateSpec; 1] {
-    [AggregateSpec { kind, arg: Some(arg), filter: None }]
+fn product() -> Arc<Expr> {
+    let (left, right) = (column(PRICE, MONEY), column(DISCOUNT, MONEY));
+    Arc::new(Expr::Arith { op: ArithOp::Mul, left, right, ty: PRODUCT })
+}
+
+fn aggregate(kind: AggregateKind, arg: Arc<Expr>) -> AggregateSpec {
+    AggregateSpec { kind, arg: Some(arg), filter: None }
+}
+
+/// The device, the rows on it, and who waits for it.
+struct Bench {
+    scope: LaunchScope,
+    tokio: tokio::runtime::Runtime,
+    table: RecordBatch,
+    segments: Vec<Segment>,
+    count: u64,
+}
+
+type Group<'a> = BenchmarkGroup<'a, WallTime>;
+
+impl Bench {
+    fn new(count: i64) -> Result<(Bench, String), Box<dyn Error>> {
+        let adapter = std::env::var("ADAPTER").unwrap_or_default();
+        let device = GpuRuntime::new().select(&AdapterSelector { adapter, allow_software: true })?;
+        let scope = LaunchScope {
+            context: device.context()?,
+            memory: MemoryScope::new(device.ledger(), "bench", u64::MAX),
+            stats: Arc::new(LaunchStats::default()),
+        };
+        let tokio = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        let table = rows(count)?;
+        let all: Vec<usize> = (0..COLUMNS).collect();
+        let mut segments = vec![];
+        for part in batches(&table) {
+            let columns = tokio.block_on(upload(&scope, std::slice::from_ref(&part), &all))?;
+            segments
+                .push(Segment { columns: columns.into_iter().map(Some).collect(), rows: part.num_rows() });
+        }
+        let count = table.num_rows() as u64;
+        Ok((Bench { scope, tokio, table, segments, count }, device.caps().name.clone()))
+    }
+
+    /// Times `work`, whose floor is `bytes` a row.
+    ///
+    /// # Errors
+    /// Those of the work: a failing launch has no time.
+    fn time<T>(
+        &self,
+        group: &mut Group<'_>,
+        name: &str,
+        bytes: f64,
+        work: impl AsyncFn() -> GpuResult<T>,
+    ) -> GpuResult<()> {
+        self.tokio.block_on(work())?;
+        group.throughput(Throughput::Bytes((self.count as f64 * bytes) as u64));
+        let mut failed = None;
+        group.bench_function(BenchmarkId::new(name, self.count), |b| {
+            b.iter(|| match self.tokio.block_on(work()) {
+                Ok(value) => Some(value),
+                Err(error) => {
+                    failed = Some(error);
+                    None
+                }
+            });
+        });
+        failed.map_or(Ok(()), Err)
+    }
+
+    fn reductions(&self, group: &mut Group<'_>) -> GpuResult<()> {
+        let (all, q6) = (Program::default(), q6());
+        let float = column(FLOAT, ValueType::Float64);
+        let extremes =
+            [aggregate(AggregateKind::Min, Arc::clone(&float)), aggregate(AggregateKind::Max, float)];
+        let plain = [aggregate(AggregateKind::SumInt, column(PLAIN, ValueType::Int64))];
+        let money = [aggregate(AggregateKind::SumDecimal, column(PRICE, MONEY))];
+        let revenue = [aggregate(AggregateKind::SumDecimal, product())];
+        let cases: [(&str, &Program, &[AggregateSpec], f64); 4] = [
+            ("reduce: sum of i64", &all, &plain, 8.0),
+            ("reduce: sum of decimals", &all, &money, 8.0),
+            ("reduce: min and max of f64", &all, &extremes, 8.0),
+            ("reduce: TPC-H Q6", &q6, &revenue, 28.0),
+        ];
+        for (name, program, aggregates, bytes) in cases {
+            let work = async || reduce(&self.scope, program, aggregates, &self.segments).await;
+            self.time(group, name, bytes, work)?;
+        }
+        Ok(())
+    }
+
+    fn selections(&self, group: &mut Group<'_>) -> GpuResult<()> {
+        let program = q6();
+        let work = async || select(&self.scope, &program, &[], &self.segments).await;
+        self.time(group, "select: mask of Q6", 20.0 + 1.0 / 8.0, work)?;
+        let share = column(SHARE, ValueType::Int32);
+        // Four columns of 8 bytes are read; outputs have Arrow's widths, 16 bytes a decimal.
+        let outputs = [
+            product(),
+            column(PRICE, MONEY),
+            column(PLAIN, ValueType::Int64),
+            column(FLOAT, ValueType::Float64),
+        ];
+        let (read, written) = (32.0, 48.0);
+        for percent in [1, 50, 99] {
+            let program = Program {
+                selection: Some(compare(CompareOp::Lt, &share, 0)),
+                params: vec![(ValueType::Int32, Some(percent * 10))],
+            };
+            let bytes = 4.0 + percent as f64 / 100.0 * (read + written);
+            let work = async || select(&self.scope, &program, &outputs, &self.segments).await;
+            self.time(group, &format!("select: {percent} % and four outputs"), bytes, work)?;
+        }
+        Ok(())
+    }
+
+    fn transfers(&self, group: &mut Group<'_>) -> GpuResult<()> {
+        let parts = batches(&self.table);
+        for (name, index) in [("upload: i64", PLAIN), ("upload: decimals", PRICE)] {
+            let work = async || {
+                let mut columns = vec![];
+                for part in &parts {
+                    columns.push(upload(&self.scope, std::slice::from_ref(part), &[index]).await?);
+                }
+                // The uploads are submitted; what is submitted after them is done after them.
+                self.scope.context.submit(self.encoder())?.wait().await?;
+                Ok(columns)
+            };
+            self.time(group, name, 8.0, work)?;
+        }
+        let mut slices: Vec<(&BufferSlice, u64)> = vec![];
+        for segment in &self.segments {
+            slices.push((&segment.column(PLAIN)?.values, segment.rows as u64 * 8));
+        }
+        let work = async || download(&self.scope, self.encoder(), &slices).await;
+        self.time(group, "download: i64", 8.0, work)
+    }
+
+    /// The scan that [`select`] runs over the counts of its tiles, over as many counts as there are rows.
+    fn scan(&self, group: &mut Group<'_>) -> GpuResult<()> {
+        let counts = UInt32Array::from_iter_values((0..self.table.num_rows()).map(|row| row as u32 % 7));
+        let counts = RecordBatch::try_from_iter([("counts", Arc::new(counts) as ArrayRef)]);
+        let counts = counts.map_err(|error| GpuError::Internal(error.to_string()))?;
+        let columns = self.tokio.block_on(upload(&self.scope, &[counts], &[0]))?;
+        let Some(counts) = columns.first() else { return Ok(()) };
+        let number = counts.rows as u32;
+        let blocks = number.div_ceil(SCAN_BLOCK);
+        let storage = |words: u32| {
+            self.scope.context.allocate(&self.scope.memory, u64::from(words) * 4, BufferKind::Storage)
+        };
+        let (offsets, totals, block_offsets, sum) =
+            (storage(number)?, storage(blocks)?, storage(blocks)?, storage(blocks.div_ceil(SCAN_BLOCK))?);
+        let first = self.scope.params(bytemuck::cast_slice(&[0, number, blocks, 0]))?;
+        let last = blocks.div_ceil(SCAN_BLOCK);
+        let second = self.scope.params(bytemuck::cast_slice(&[0, blocks, last, 0]))?;
+        let pipeline = self.scan_pipeline()?;
+        let work = async || {
+            let mut encoder = self.encoder();
+            {
+                let mut pass = encoder.begin_compute_pass(&Default::default());
+                self.scan_level(
+                    &mut pass,
+                    &pipeline,
+                    [&first, &counts.values.buffer, &offsets, &totals],
+                    blocks,
+                );
+                self.scan_level(&mut pass, &pipeline, [&second, &totals, &block_offsets, &sum], last);
+            }
+            self.scope.context.submit(encoder)?.wait().await
+        };
+        self.time(group, "scan: prefix sums of u32", 8.0, work)
+    }
+
+    /// The second of the shaders of a selection.
+    fn scan_pipeline(&self) -> GpuResult<Arc<Pipeline>> {
+        let share = column(SHARE, ValueType::Int32);
+        let program = Program {
+            selection: Some(compare(CompareOp::Lt, &share, 0)),
+            params: vec![(ValueType::Int32, Some(1))],
+        };
+        let Some(segment) = self.segments.first() else {
+            return Err(GpuError::Internal("there are no rows".to_owned()));
+        };
+        let columns = [ColumnShape::of(SHARE, segment.column(SHARE)?)];
+        let shaders = select_shaders(self.scope.context.caps(), &program, &[], &columns)?;
+        let scan = shaders.into_iter().find(|shader| shader.name == "select_scan");
+        let missing = || GpuError::Internal("select has no scan any more".to_owned());
+        self.tokio.block_on(self.scope.context.compile(scan.ok_or_else(missing)?, &self.scope.stats))
+    }
+
+    fn scan_level(
+        &self,
+        pass: &mut wgpu::ComputePass<'_>,
+        pipeline: &Pipeline,
+        buffers: [&Arc<DeviceBuffer>; 4],
+        blocks: u32,
+    ) {
+        let entries: Vec<wgpu::BindGroupEntry<'_>> = buffers
+            .iter()
+            .zip(0..)
+            .map(|(buffer, binding)| wgpu::BindGroupEntry {
+                binding,
+                resource: buffer.raw().as_entire_binding(),
+            })
+            .collect();
+        let group = self.scope.context.device().create_bind_group(&wgpu::BindGroupDescriptor {
+            label: None,
+            layout: &pipeline.layout,
+            entries: &entries,
+        });
+        pass.set_pipeline(&pipeline.pipeline);
+        pass.set_bind_group(0, &group, &[]);
+        let limit = self.scope.context.caps().max_workgroups_per_dimension;
+        pass.dispatch_workgroups(blocks.min(limit), 1, 1);
+    }
+
+    fn encoder(&self) -> wgpu::CommandEncoder {
+        self.scope.context.device().create_command_encoder(&Default::default())
+    }
+}
+
+fn batches(table: &RecordBatch) -> Vec<RecordBatch> {
+    let starts = (0..table.num_rows()).step_by(BATCH);
+    starts.map(|at| table.slice(at, BATCH.min(table.num_rows() - at))).collect()
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
     let count: i64 = std::env::var("ROWS").ok().map_or(Ok(1 << 22), |rows| rows.parse())?;
-    let adapter = std::env::var("ADAPTER").unwrap_or_default();
-    let device = GpuRuntime::new().select(&AdapterSelector { adapter, allow_software: true })?;
-    let scope = LaunchScope {
-        context: device.context()?,
-        memory: MemoryScope::new(device.ledger(), "bench", u64::MAX),
-        stats: Arc::new(LaunchStats::default()),
-    };
-    let tokio = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let table = rows(count)?;
-    let mut segments = vec![];
-    for at in (0..table.num_rows()).step_by(BATCH) {
-        let part = table.slice(at, BATCH.min(table.num_rows() - at));
-        let columns = tokio.block_on(upload(&scope, std::slice::from_ref(&part), &[0, 1, 2, 3, 4]))?;
-        segments.push(Segment { columns: columns.into_iter().map(Some).collect(), rows: part.num_rows() });
-    }
-
+    let (bench, adapter) = Bench::new(count)?;
     let mut criterion = Criterion::default().sample_size(20).configure_from_args();
-    let mut group = criterion.benchmark_group(device.caps().name.clone());
-    let id = |name: &str| BenchmarkId::new(name, count);
-
-    let (all, plain) = (Program::default(), sum(AggregateKind::SumInt, column(4, ValueType::Int64)));
-    group.throughput(Throughput::Bytes(count as u64 * 8));
-    group.bench_function(id("sum of i64, 8 B a row"), |b| {
-        b.iter(|| black_box(tokio.block_on(reduce(&scope, &all, &plain, &segments))));
-    });
-
-    let program = q6();
-    let (left, right) = (column(3, MONEY), column(1, MONEY));
-    let product = Arc::new(Expr::Arith { op: ArithOp::Mul, left, right, ty: PRODUCT });
-    let revenue = sum(AggregateKind::SumDecimal, Arc::clone(&product));
-    group.throughput(Throughput::Bytes(count as u64 * 28));
-    group.bench_function(id("TPC-H Q6, 28 B a row"), |b| {
-        b.iter(|| black_box(tokio.block_on(reduce(&scope, &program, &revenue, &segments))));
-    });
-
-    group.throughput(Throughput::Bytes(count as u64 * 20));
-    group.bench_function(id("mask of Q6's predicate, 20 B a row"), |b| {
-        b.iter(|| black_box(tokio.block_on(select(&scope, &program, &[], &segments))));
-    });
-    let outputs = [product];
-    group.throughput(Throughput::Bytes(count as u64 * 28));
-    group.bench_function(id("Q6's rows and products, 28 B a row"), |b| {
-        b.iter(|| black_box(tokio.block_on(select(&scope, &program, &outputs, &segments))));
-    });
+    let mut group = criterion.benchmark_group(adapter);
+    bench.reductions(&mut group)?;
+    bench.selections(&mut group)?;
+    bench.scan(&mut group)?;
+    bench.transfers(&mut group)?;
     group.finish();
     criterion.final_summary();
     Ok(())
