@@ -17,6 +17,9 @@ pub enum Size {
     Rows(u64),
 }
 
+/// Writes the data, and tells how far it is.
+pub type Make = Box<dyn Fn(&ProgressBar) -> Result<()> + Send>;
+
 /// A suite of queries.
 pub struct Suite {
     /// Name, as in the command.
@@ -27,7 +30,7 @@ pub struct Suite {
     pub tables: Vec<&'static str>,
     pub queries: Vec<Query>,
     /// Makes the files that are not there.
-    pub make: Box<dyn Fn(&ProgressBar) -> Result<()> + Send>,
+    pub make: Make,
 }
 
 /// One query.
