@@ -22,6 +22,8 @@ use super::{open, probe};
 pub struct GpuRuntime {
     adapters: OnceLock<Adapters>,
     observers: Arc<Observers>,
+    /// The one device of [`GpuRuntime::over`].
+    fixed: Option<Arc<GpuDevice>>,
 }
 
 #[derive(Debug)]
@@ -72,6 +74,13 @@ impl GpuRuntime {
     /// A runtime. Never fails: without a loader or a driver there are no adapters.
     pub fn new() -> Arc<Self> {
         Arc::new(GpuRuntime::default())
+    }
+
+    /// A runtime that selects `device`, whatever a session asks for: how sessions run over a view made by
+    /// [`GpuDevice::with_caps`].
+    #[doc(hidden)]
+    pub fn over(device: Arc<GpuDevice>) -> Arc<Self> {
+        Arc::new(GpuRuntime { fixed: Some(device), ..GpuRuntime::default() })
     }
 
     /// Hooks and the last fallbacks of queries that use this runtime.
@@ -132,6 +141,9 @@ impl GpuRuntime {
     /// Opens the selected adapter, once for each runtime, and probes its numerics, once a process. Blocks for tens
     /// of milliseconds the first time. `NoAdapter` says what exists.
     pub fn select(&self, selector: &AdapterSelector) -> Result<Arc<GpuDevice>, GpuError> {
+        if let Some(device) = &self.fixed {
+            return Ok(Arc::clone(device));
+        }
         let index = self.find(selector)?;
         let slot = &self.enumerated().slots[index];
         let mut opened = slot.opened.lock();

@@ -4,6 +4,8 @@ mod bench;
 mod devices;
 mod doctor;
 mod error;
+#[cfg(feature = "harness")]
+mod fuzz;
 mod gpu;
 mod logging;
 mod output;
@@ -60,6 +62,9 @@ enum Command {
     DoctorStep(doctor::StepArgs),
     /// Write TPC-H tables as Parquet files
     TpchData(tpch_data::Args),
+    /// Compare answers with the rule off and forced, over random queries and tables
+    #[cfg(feature = "harness")]
+    Fuzz(fuzz::Args),
 }
 
 /// Where XDG_RUNTIME_DIR is not set, as in containers, Mesa's drivers look for a Wayland display nevertheless and print an
@@ -113,5 +118,7 @@ async fn run(cli: Cli) -> Result<ExitCode> {
         Some(Command::Doctor(args)) => doctor::run(args).await,
         Some(Command::DoctorStep(args)) => doctor::run_step(args).await,
         Some(Command::TpchData(args)) => tpch_data::run(args).await,
+        #[cfg(feature = "harness")]
+        Some(Command::Fuzz(args)) => fuzz::run(args).await,
     }
 }

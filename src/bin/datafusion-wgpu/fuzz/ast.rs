@@ -1,0 +1,460 @@
+//! Queries as a small tree: the generator builds it, the shrinker cuts it, and it prints itself as SQL.
+//!
+//! An expression is a template with arguments, so that one rule prints all of them and one rule shrinks all of them.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt;
+
+use datafusion::arrow::datatypes::DataType;
+
+use super::types::Flavour;
+
+/// How exactly a column of the result is determined.
+#[derive(Debug, Clone, Copy, PartialEq, PartialOrd, serde::Serialize, serde::Deserialize)]
+pub enum Tier {
+    /// Bit for bit.
+    Exact,
+    /// Bit for bit, but a NaN has whatever payload the processor's arithmetic gives it.
+    AnyNan,
+    /// Within this distance: DataFusion rounds at each addition, in an order that is not fixed.
+    Within(f64),
+}
+
+/// An expression: `text` around `args`, one text more than there are arguments.
+#[derive(Debug, Clone)]
+pub struct Expr {
+    /// What it is, for the statistics of what was produced.
+    pub kind: &'static str,
+    /// The result's type as far as the generator knows; of the right class at least.
+    pub data_type: DataType,
+    /// What is known of the values.
+    pub flavour: Flavour,
+    /// The largest magnitude of an integer result.
+    pub bound: f64,
+    /// How exactly the value is determined.
+    pub tier: Tier,
+    /// The template's text.
+    pub text: Vec<Cow<'static, str>>,
+    /// The template's arguments.
+    pub args: Vec<Arg>,
+}
+
+/// An argument of an expression.
+#[derive(Debug, Clone)]
+pub enum Arg {
+    /// An expression.
+    Expr(Expr),
+    /// A subquery; the template holds the parentheses.
+    Query(Box<Query>),
+}
+
+impl From<Expr> for Arg {
+    fn from(expr: Expr) -> Self {
+        Arg::Expr(expr)
+    }
+}
+
+impl From<Query> for Arg {
+    fn from(query: Query) -> Self {
+        Arg::Query(Box::new(query))
+    }
+}
+
+impl Expr {
+    /// Text without arguments.
+    pub fn leaf(kind: &'static str, data_type: DataType, text: String) -> Self {
+        Expr {
+            kind,
+            data_type,
+            flavour: Flavour::Edge,
+            bound: f64::INFINITY,
+            tier: Tier::Exact,
+            text: vec![text.into()],
+            args: vec![],
+        }
+    }
+
+    /// `template` with an argument for each `{}`.
+    pub fn new(kind: &'static str, data_type: DataType, template: &'static str, args: Vec<Arg>) -> Self {
+        let text = template.split("{}").map(Cow::Borrowed).collect();
+        Expr::of_parts(kind, data_type, text, args)
+    }
+
+    /// An expression of any number of arguments; `text` has one entry more than `args`.
+    pub fn of_parts(
+        kind: &'static str,
+        data_type: DataType,
+        text: Vec<Cow<'static, str>>,
+        args: Vec<Arg>,
+    ) -> Self {
+        debug_assert_eq!(text.len(), args.len() + 1);
+        let mut expr = Expr::leaf(kind, data_type, String::new());
+        // A float is as loosely determined as the floats it comes from.
+        if expr.data_type.is_floating() {
+            let tiers = args.iter().filter_map(|arg| match arg {
+                Arg::Expr(arg) if arg.data_type.is_floating() => Some(arg.tier),
+                _ => None,
+            });
+            expr.tier = tiers.fold(Tier::Exact, |most, tier| if tier > most { tier } else { most });
+        }
+        expr.text = text;
+        expr.args = args;
+        expr
+    }
+
+    /// The same with what is known of its values.
+    pub fn known(mut self, flavour: Flavour, bound: f64) -> Self {
+        self.flavour = flavour;
+        self.bound = bound;
+        self
+    }
+
+    /// The same with another tier.
+    pub fn with_tier(mut self, tier: Tier) -> Self {
+        self.tier = tier;
+        self
+    }
+
+    fn visit(&self, f: &mut dyn FnMut(&'static str)) {
+        f(self.kind);
+        for arg in &self.args {
+            match arg {
+                Arg::Expr(expr) => expr.visit(f),
+                Arg::Query(query) => query.visit(f),
+            }
+        }
+    }
+}
+
+/// A query.
+#[derive(Debug, Clone)]
+pub struct Query {
+    /// Common table expressions.
+    pub with: Vec<(String, Query)>,
+    /// The rows.
+    pub body: Body,
+    /// Keys of ORDER BY.
+    pub order: Vec<OrderKey>,
+    /// LIMIT.
+    pub limit: Option<u64>,
+    /// OFFSET.
+    pub offset: Option<u64>,
+    /// Whether -0 and +0 fall together somewhere in it (DISTINCT, GROUP BY), so that either may come out.
+    pub folds_zero: bool,
+}
+
+/// Where the rows of a query come from.
+#[derive(Debug, Clone)]
+pub enum Body {
+    /// SELECT.
+    Select(Box<Select>),
+    /// `left op right`.
+    Set {
+        /// UNION ALL, INTERSECT, ...
+        op: &'static str,
+        /// Left side.
+        left: Box<Query>,
+        /// Right side.
+        right: Box<Query>,
+    },
+}
+
+/// One SELECT.
+#[derive(Debug, Clone)]
+pub struct Select {
+    /// SELECT DISTINCT.
+    pub distinct: bool,
+    /// The list; hidden ones last.
+    pub items: Vec<Item>,
+    /// FROM.
+    pub from: Option<Relation>,
+    /// WHERE.
+    pub filter: Option<Expr>,
+    /// GROUP BY: indexes into `items`.
+    pub keys: Vec<usize>,
+    /// `GROUP BY ROLLUP` and the like; '' is the plain one.
+    pub grouping: &'static str,
+    /// HAVING.
+    pub having: Option<Expr>,
+}
+
+/// An item of the SELECT list.
+#[derive(Debug, Clone)]
+pub struct Item {
+    /// Its value.
+    pub expr: Expr,
+    /// Its name.
+    pub alias: String,
+    /// Not in the list, only in GROUP BY.
+    pub hidden: bool,
+}
+
+/// A key of ORDER BY.
+#[derive(Debug, Clone)]
+pub struct OrderKey {
+    /// What is sorted by.
+    pub target: Target,
+    /// DESC.
+    pub descending: bool,
+    /// NULLS FIRST or LAST, if written.
+    pub nulls_first: Option<bool>,
+}
+
+/// What ORDER BY sorts by.
+#[derive(Debug, Clone)]
+pub enum Target {
+    /// A column of the result, by its number from 0.
+    Column(usize),
+    /// An expression that is not in the result.
+    Hidden(Expr),
+}
+
+/// An entry of FROM.
+#[derive(Debug, Clone)]
+pub enum Relation {
+    /// A table or common table expression.
+    Table {
+        /// Its name.
+        name: String,
+        /// Its alias.
+        alias: String,
+    },
+    /// A subquery.
+    Derived {
+        /// The query.
+        query: Box<Query>,
+        /// Its alias.
+        alias: String,
+    },
+    /// A join.
+    Join {
+        /// INNER JOIN, LEFT ANTI JOIN, ...
+        kind: &'static str,
+        /// Left side.
+        left: Box<Relation>,
+        /// Right side.
+        right: Box<Relation>,
+        /// ON.
+        on: Option<Expr>,
+    },
+}
+
+impl Query {
+    /// A query that is one SELECT.
+    pub fn select(select: Select) -> Self {
+        let body = Body::Select(Box::new(select));
+        Query { with: vec![], body, order: vec![], limit: None, offset: None, folds_zero: false }
+    }
+
+    /// Tiers of the columns of the result.
+    pub fn tiers(&self) -> Vec<Tier> {
+        match &self.body {
+            Body::Select(select) => select.visible().map(|item| item.expr.tier).collect(),
+            Body::Set { left, right, .. } => {
+                let (left, right) = (left.tiers(), right.tiers());
+                left.into_iter().zip(right).map(|(l, r)| if l < r { r } else { l }).collect()
+            }
+        }
+    }
+
+    /// The same without LIMIT and OFFSET.
+    pub fn unlimited(&self) -> Query {
+        Query { limit: None, offset: None, ..self.clone() }
+    }
+
+    /// Counts what the query is made of.
+    pub fn count_kinds(&self, kinds: &mut BTreeMap<&'static str, u64>) {
+        self.visit(&mut |kind| *kinds.entry(kind).or_default() += 1);
+    }
+
+    /// Joins in it, those of subqueries included.
+    pub fn joins(&self) -> usize {
+        let mut joins = 0;
+        self.visit(&mut |kind| joins += usize::from(kind.ends_with("JOIN") || kind.starts_with("subquery")));
+        joins
+    }
+
+    fn visit(&self, f: &mut dyn FnMut(&'static str)) {
+        for (_, query) in &self.with {
+            f("WITH");
+            query.visit(f);
+        }
+        match &self.body {
+            Body::Select(select) => select.visit(f),
+            Body::Set { op, left, right } => {
+                f(op);
+                left.visit(f);
+                right.visit(f);
+            }
+        }
+        for key in &self.order {
+            f("ORDER BY");
+            if let Target::Hidden(expr) = &key.target {
+                f("ORDER BY expression");
+                expr.visit(f);
+            }
+        }
+        if self.limit.is_some() {
+            f("LIMIT");
+        }
+        if self.offset.is_some() {
+            f("OFFSET");
+        }
+    }
+}
+
+impl Select {
+    /// The items of the list.
+    pub fn visible(&self) -> impl Iterator<Item = &Item> {
+        self.items.iter().filter(|item| !item.hidden)
+    }
+
+    fn visit(&self, f: &mut dyn FnMut(&'static str)) {
+        self.items.iter().for_each(|item| item.expr.visit(f));
+        if self.distinct {
+            f("DISTINCT");
+        }
+        if let Some(from) = &self.from {
+            from.visit(f);
+        }
+        if let Some(filter) = &self.filter {
+            f("WHERE");
+            filter.visit(f);
+        }
+        if !self.keys.is_empty() {
+            f(if self.grouping.is_empty() { "GROUP BY" } else { self.grouping });
+        }
+        if let Some(having) = &self.having {
+            f("HAVING");
+            having.visit(f);
+        }
+    }
+}
+
+impl Relation {
+    fn visit(&self, f: &mut dyn FnMut(&'static str)) {
+        match self {
+            Relation::Table { .. } => {}
+            Relation::Derived { query, .. } => {
+                f("derived table");
+                query.visit(f);
+            }
+            Relation::Join { kind, left, right, on } => {
+                f(kind);
+                left.visit(f);
+                right.visit(f);
+                if let Some(on) = on {
+                    on.visit(f);
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Display for Expr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (text, arg) in self.text.iter().zip(&self.args) {
+            f.write_str(text)?;
+            match arg {
+                Arg::Expr(expr) => expr.fmt(f)?,
+                Arg::Query(query) => query.fmt(f)?,
+            }
+        }
+        f.write_str(self.text.last().map_or("", |last| last))
+    }
+}
+
+fn list<T: fmt::Display>(f: &mut fmt::Formatter<'_>, items: impl Iterator<Item = T>) -> fmt::Result {
+    for (index, item) in items.enumerate() {
+        write!(f, "{}{item}", if index == 0 { "" } else { ", " })?;
+    }
+    Ok(())
+}
+
+impl fmt::Display for Query {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.with.is_empty() {
+            f.write_str("WITH ")?;
+            list(f, self.with.iter().map(|(name, query)| format!("{name} AS ({query})")))?;
+            f.write_str(" ")?;
+        }
+        match &self.body {
+            Body::Select(select) => select.fmt(f)?,
+            Body::Set { op, left, right } => write!(f, "({left}) {op} ({right})")?,
+        }
+        if !self.order.is_empty() {
+            f.write_str(" ORDER BY ")?;
+            list(f, self.order.iter())?;
+        }
+        if let Some(limit) = self.limit {
+            write!(f, " LIMIT {limit}")?;
+        }
+        if let Some(offset) = self.offset {
+            write!(f, " OFFSET {offset}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for OrderKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.target {
+            Target::Column(index) => write!(f, "{}", index + 1)?,
+            Target::Hidden(expr) => expr.fmt(f)?,
+        }
+        f.write_str(if self.descending { " DESC" } else { "" })?;
+        match self.nulls_first {
+            None => Ok(()),
+            Some(true) => f.write_str(" NULLS FIRST"),
+            Some(false) => f.write_str(" NULLS LAST"),
+        }
+    }
+}
+
+impl fmt::Display for Select {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.distinct { "SELECT DISTINCT " } else { "SELECT " })?;
+        list(f, self.visible().map(|item| format!("{} AS {}", item.expr, item.alias)))?;
+        if let Some(from) = &self.from {
+            write!(f, " FROM {from}")?;
+        }
+        if let Some(filter) = &self.filter {
+            write!(f, " WHERE {filter}")?;
+        }
+        if !self.keys.is_empty() {
+            f.write_str(" GROUP BY ")?;
+            if !self.grouping.is_empty() {
+                write!(f, "{} (", self.grouping)?;
+            }
+            list(f, self.keys.iter().filter_map(|key| self.items.get(*key)).map(|item| &item.expr))?;
+            if !self.grouping.is_empty() {
+                f.write_str(")")?;
+            }
+        }
+        if let Some(having) = &self.having {
+            write!(f, " HAVING {having}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Relation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Relation::Table { name, alias } if name == alias => f.write_str(name),
+            Relation::Table { name, alias } => write!(f, "{name} AS {alias}"),
+            Relation::Derived { query, alias } => write!(f, "({query}) AS {alias}"),
+            Relation::Join { kind, left, right, on } => {
+                write!(f, "{left} {kind} ")?;
+                // A join on the right side needs its own parentheses.
+                if matches!(right.as_ref(), Relation::Join { .. }) {
+                    write!(f, "({right})")?;
+                } else {
+                    right.fmt(f)?;
+                }
+                on.as_ref().map_or(Ok(()), |on| write!(f, " ON {on}"))
+            }
+        }
+    }
+}

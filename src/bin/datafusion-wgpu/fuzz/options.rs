@@ -1,0 +1,198 @@
+//! Options of one run: settings of the session, withheld features of the adapter, and an injected failure.
+
+use std::collections::BTreeMap;
+
+use datafusion::error::Result;
+use datafusion::prelude::SessionConfig;
+use datafusion_wgpu::GpuOptions;
+use datafusion_wgpu::memory::DeviceCaps;
+use datafusion_wgpu::memory::faults::{Choke, FaultPlan};
+
+use super::rng::Rng;
+
+/// A feature or limit of the adapter that the run does without.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Withheld {
+    /// 64-bit atomics.
+    Int64Atomics,
+    /// Subgroup operations.
+    Subgroups,
+    /// 64-bit floats in shaders.
+    Float64,
+    /// Timestamp queries.
+    Timestamps,
+    /// All but so many storage buffers of a shader.
+    StorageBuffers(u32),
+    /// All but so many bytes of a binding.
+    BindingBytes(u64),
+    /// All but so many workgroups in a dimension of a dispatch.
+    Workgroups(u32),
+    /// All but so many loop iterations of an invocation.
+    LoopBudget(u32),
+}
+
+impl Withheld {
+    fn random(rng: &mut Rng) -> Self {
+        match rng.below(8) {
+            0 => Withheld::Int64Atomics,
+            1 => Withheld::Subgroups,
+            2 => Withheld::Float64,
+            3 => Withheld::Timestamps,
+            // 8 is what WebGPU promises.
+            4 => Withheld::StorageBuffers(rng.choose(&[8, 10, 16, 31])),
+            5 => Withheld::BindingBytes(rng.choose(&[4 << 10, 64 << 10, 1 << 20])),
+            6 => Withheld::Workgroups(rng.choose(&[2, 3, 64])),
+            _ => Withheld::LoopBudget(rng.choose(&[300, 1_000])),
+        }
+    }
+
+    fn take_from(self, caps: &mut DeviceCaps) {
+        match self {
+            Withheld::Int64Atomics => caps.int64_atomics = false,
+            Withheld::Subgroups => caps.subgroup = false,
+            Withheld::Float64 => caps.float64 = false,
+            Withheld::Timestamps => caps.timestamps = false,
+            Withheld::StorageBuffers(most) => caps.max_storage_buffers = caps.max_storage_buffers.min(most),
+            Withheld::BindingBytes(most) => caps.max_binding_bytes = caps.max_binding_bytes.min(most),
+            Withheld::Workgroups(most) => {
+                caps.max_workgroups_per_dimension = caps.max_workgroups_per_dimension.min(most);
+            }
+            Withheld::LoopBudget(most) => caps.loop_budget = caps.loop_budget.min(most),
+        }
+    }
+}
+
+/// Where a failure of the device is injected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FaultPoint {
+    /// An allocation.
+    Allocate,
+    /// A submission.
+    Submit,
+    /// A read-back.
+    Map,
+    /// A compilation.
+    Compile,
+}
+
+/// An injected failure: the `call`-th call at `point` fails, and the query must not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Fault {
+    /// Where.
+    pub point: FaultPoint,
+    /// At which call, from 1.
+    pub call: u64,
+}
+
+/// Options of one run.
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+pub struct RunOptions {
+    /// Settings, as SET takes them.
+    pub settings: BTreeMap<String, String>,
+    /// What the adapter does without.
+    pub withheld: Vec<Withheld>,
+    /// A failure to inject.
+    pub fault: Option<Fault>,
+}
+
+const PARTITIONS: &str = "datafusion.execution.target_partitions";
+const BATCH_SIZE: &str = "datafusion.execution.batch_size";
+
+impl RunOptions {
+    /// Random options for a run over about `rows` rows.
+    pub fn random(rng: &mut Rng, rows: usize) -> Self {
+        let mut options = RunOptions::default();
+        let mut set = |key: &str, value: String| {
+            options.settings.insert(key.to_string(), value);
+        };
+        set(PARTITIONS, rng.choose(&[1, 2, 3, 4, 8]).to_string());
+        // Tiny batches over many rows take long without showing more.
+        let least = 1 + rows / 500;
+        set(BATCH_SIZE, rng.choose(&[least, least + 6, 64 + least, 1_000, 8_192, 8_192]).to_string());
+        let gpu_rows = [least, least + 2, least + 32, 1_000, 8_192, 100_000, 524_288];
+        set("gpu.batch_rows", rng.choose(&gpu_rows).to_string());
+        if rng.chance(15) {
+            set("gpu.batch_bytes", rng.choose(&[64 * least, 4_096, 100_000]).to_string());
+        }
+        set("gpu.exchanges", rng.pick(&["collapse", "collapse", "keep"]).to_string());
+        set("gpu.fallback_scope", rng.pick(&["batch", "island"]).to_string());
+        if rng.chance(20) {
+            set(
+                "gpu.memory_limit",
+                rng.choose(&[1 << 10, 64 << 10, 192 << 10, 1 << 20, 16 << 20]).to_string(),
+            );
+        }
+        for (key, value, percent) in [
+            ("datafusion.execution.parquet.pushdown_filters", "true", 30),
+            ("datafusion.optimizer.prefer_hash_join", "false", 15),
+            ("datafusion.optimizer.repartition_file_min_size", "1", 50),
+            ("datafusion.execution.coalesce_batches", "false", 20),
+            ("datafusion.optimizer.enable_round_robin_repartition", "false", 10),
+        ] {
+            if rng.chance(percent) {
+                set(key, value.to_string());
+            }
+        }
+        if rng.chance(35) {
+            options.withheld = (0..rng.between(1, 2)).map(|_| Withheld::random(rng)).collect();
+        }
+        if rng.chance(12) {
+            let points = [FaultPoint::Allocate, FaultPoint::Submit, FaultPoint::Map, FaultPoint::Compile];
+            options.fault = Some(Fault { point: rng.choose(&points), call: rng.between(1, 6) as u64 });
+        }
+        options
+    }
+
+    /// The same with other batches and partitions, and no GPU settings: for another verdict of the CPU.
+    pub fn cpu(&self, partitions: usize, batch_size: usize) -> Self {
+        let mut settings = self.settings.clone();
+        settings.retain(|key, _| !key.starts_with("gpu."));
+        settings.insert(PARTITIONS.to_string(), partitions.to_string());
+        settings.insert(BATCH_SIZE.to_string(), batch_size.to_string());
+        RunOptions { settings, ..RunOptions::default() }
+    }
+
+    /// Statements that set the options; those of the adapter are not among them.
+    pub fn statements(&self) -> Vec<String> {
+        self.settings.iter().map(|(key, value)| format!("SET {key} = '{value}'")).collect()
+    }
+
+    /// A configuration with these options; `forced` says whether the rule is forced on or off.
+    ///
+    /// # Errors
+    /// An unknown option or value.
+    pub fn config(&self, forced: bool, adapter: &str) -> Result<SessionConfig> {
+        let mut config = SessionConfig::new().with_option_extension(GpuOptions::default());
+        let options = config.options_mut();
+        options.set("gpu.placement", if forced { "force" } else { "off" })?;
+        options.set("gpu.allow_software_adapter", "true")?;
+        options.set("gpu.fallback", "silent")?;
+        options.set("gpu.adapter", adapter)?;
+        for (key, value) in &self.settings {
+            options.set(key, value)?;
+        }
+        Ok(config)
+    }
+
+    /// Capabilities without what is withheld.
+    pub fn lower(&self, caps: &DeviceCaps) -> DeviceCaps {
+        let mut caps = caps.clone();
+        self.withheld.iter().for_each(|withheld| withheld.take_from(&mut caps));
+        caps
+    }
+
+    /// Orders the failure that is to be injected.
+    pub fn arm(&self, faults: &FaultPlan) {
+        if let Some(fault) = self.fault {
+            let point = match fault.point {
+                FaultPoint::Allocate => Choke::Allocate,
+                FaultPoint::Submit => Choke::Submit,
+                FaultPoint::Map => Choke::Map,
+                FaultPoint::Compile => Choke::Compile,
+            };
+            faults.fail(point, fault.call);
+        }
+    }
+}

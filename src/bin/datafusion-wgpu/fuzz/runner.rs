@@ -1,0 +1,239 @@
+//! Runs one query once: on the CPU, or forced onto a view of the device.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use datafusion::common::DataFusionError;
+use datafusion::error::Result;
+use datafusion::physical_plan::{ExecutionPlan, execute_stream};
+use datafusion::prelude::SessionContext;
+use datafusion_wgpu::memory::{AdapterSelector, GpuDevice, GpuRuntime};
+use datafusion_wgpu::{placement_report, register_gpu_runtime};
+use futures::StreamExt;
+
+use super::compare::Answer;
+use super::data::Stored;
+use super::options::RunOptions;
+
+/// Results larger than this are not compared: such a query is counted as of no use.
+const MOST_ROWS: usize = 100_000;
+/// How long the device's ledger may take to come back to zero after a query.
+const LEDGER_PATIENCE: Duration = Duration::from_secs(5);
+
+/// How a run ended.
+#[derive(Debug, Clone)]
+pub enum Verdict {
+    /// With rows.
+    Rows(Answer),
+    /// With an error.
+    Error(String),
+    /// With a panic.
+    Panic(String),
+    /// Not within the time allowed.
+    Hang,
+    /// With more rows than are compared.
+    TooLarge,
+}
+
+/// What a run did.
+#[derive(Debug, Clone)]
+pub struct Run {
+    /// How it ended.
+    pub verdict: Verdict,
+    /// What its GPU nodes did.
+    pub gpu: GpuWork,
+}
+
+/// What the GPU nodes of runs did.
+#[derive(Debug, Clone, Default)]
+pub struct GpuWork {
+    /// Nodes by name.
+    pub nodes: BTreeMap<String, u64>,
+    /// Uploads, or islands, that the device answered.
+    pub gpu_batches: u64,
+    /// Those that the CPU answered.
+    pub cpu_batches: u64,
+    /// Fallbacks by reason.
+    pub fallbacks: BTreeMap<String, u64>,
+    /// Bytes that were still reserved on the device after the run.
+    pub leaked: u64,
+}
+
+/// What runs queries.
+#[derive(Debug)]
+pub struct Engine {
+    device: Arc<GpuDevice>,
+    adapter: String,
+    timeout: Duration,
+}
+
+impl Engine {
+    /// An engine on the adapter that `gpu.adapter` would name.
+    ///
+    /// # Errors
+    /// No such adapter.
+    pub fn new(adapter: &str, timeout: Duration) -> Result<Self> {
+        let selector = AdapterSelector { adapter: adapter.to_string(), allow_software: true };
+        let device = GpuRuntime::new().select(&selector)?;
+        Ok(Engine { device, adapter: adapter.to_string(), timeout })
+    }
+
+    /// Name of the adapter.
+    pub fn adapter(&self) -> &str {
+        &self.device.caps().name
+    }
+
+    /// Runs a query on the CPU.
+    pub async fn cpu(&self, stored: &Stored, sql: &str, options: &RunOptions) -> Verdict {
+        match self.session(stored, options, None) {
+            Ok(context) => self.run(context, sql).await.verdict,
+            Err(error) => Verdict::Error(error.to_string()),
+        }
+    }
+
+    /// Runs a query with the rule forced.
+    pub async fn forced(&self, stored: &Stored, sql: &str, options: &RunOptions) -> Run {
+        let view = self.device.with_caps(options.lower(self.device.caps()));
+        options.arm(view.faults());
+        let mut run = match self.session(stored, options, Some(&view)) {
+            Ok(context) => self.run(context, sql).await,
+            Err(error) => Run { verdict: Verdict::Error(error.to_string()), gpu: GpuWork::default() },
+        };
+        if !matches!(run.verdict, Verdict::Hang) {
+            run.gpu.leaked = settled(&view).await;
+        }
+        run
+    }
+
+    /// Codes of the reasons for which nodes of the query's plan stay on the CPU, each with the node's name.
+    pub async fn declined(&self, stored: &Stored, sql: &str, options: &RunOptions) -> Vec<String> {
+        let view = self.device.with_caps(options.lower(self.device.caps()));
+        let Ok(context) = self.session(stored, options, Some(&view)) else { return vec![] };
+        let Ok(report) = placement_report(&context, sql).await else { return vec![] };
+        let nodes = report.nodes.iter();
+        nodes
+            .flat_map(|node| node.reasons.iter().map(|reason| format!("{} {}", node.cpu_name, reason.code())))
+            .collect()
+    }
+
+    /// A session over the tables; with a view of the device, the rule is forced.
+    fn session(
+        &self,
+        stored: &Stored,
+        options: &RunOptions,
+        view: Option<&Arc<GpuDevice>>,
+    ) -> Result<SessionContext> {
+        let context = SessionContext::new_with_config(options.config(view.is_some(), &self.adapter)?);
+        let device = Arc::clone(view.unwrap_or(&self.device));
+        register_gpu_runtime(&context, GpuRuntime::over(device))?;
+        for (name, table) in &stored.tables {
+            context.register_table(name.as_str(), Arc::clone(table))?;
+        }
+        Ok(context)
+    }
+
+    async fn run(&self, context: SessionContext, sql: &str) -> Run {
+        let sql = sql.to_string();
+        // A task of its own, so that neither a panic nor a loop without a wait takes the fuzzer along.
+        let mut task = tokio::spawn(async move { answer(&context, &sql).await });
+        let (verdict, gpu) = match tokio::time::timeout(self.timeout, &mut task).await {
+            Ok(Ok(outcome)) => outcome,
+            Ok(Err(error)) => (panicked(error), GpuWork::default()),
+            Err(_) => {
+                task.abort();
+                (Verdict::Hang, GpuWork::default())
+            }
+        };
+        Run { verdict, gpu }
+    }
+}
+
+fn panicked(error: tokio::task::JoinError) -> Verdict {
+    let text = match error.try_into_panic() {
+        Ok(payload) => match (payload.downcast_ref::<String>(), payload.downcast_ref::<&str>()) {
+            (Some(text), _) => text.clone(),
+            (_, Some(text)) => (*text).to_string(),
+            _ => "a panic without a text".to_string(),
+        },
+        Err(error) => error.to_string(),
+    };
+    Verdict::Panic(text)
+}
+
+/// Runs the query; the plan and its streams are gone afterwards.
+async fn answer(context: &SessionContext, sql: &str) -> (Verdict, GpuWork) {
+    let mut gpu = GpuWork::default();
+    let verdict = match rows(context, sql, &mut gpu).await {
+        Ok(Some(answer)) => Verdict::Rows(answer),
+        Ok(None) => Verdict::TooLarge,
+        Err(error) => Verdict::Error(error.to_string()),
+    };
+    (verdict, gpu)
+}
+
+async fn rows(
+    context: &SessionContext,
+    sql: &str,
+    gpu: &mut GpuWork,
+) -> Result<Option<Answer>, DataFusionError> {
+    let plan = context.sql(sql).await?.create_physical_plan().await?;
+    let mut stream = execute_stream(Arc::clone(&plan), context.task_ctx())?;
+    let mut answer = Answer { schema: plan.schema(), batches: vec![] };
+    let mut rows = 0;
+    let mut outcome = Ok(true);
+    while let Some(batch) = stream.next().await {
+        match batch {
+            Ok(batch) => {
+                rows += batch.num_rows();
+                answer.batches.push(batch);
+            }
+            Err(error) => {
+                outcome = Err(error);
+                break;
+            }
+        }
+        if rows > MOST_ROWS {
+            outcome = Ok(false);
+            break;
+        }
+    }
+    drop(stream);
+    gpu.add_plan(&plan);
+    outcome.map(|complete| complete.then_some(answer))
+}
+
+/// Bytes reserved on the device once its streams had time to end.
+async fn settled(device: &GpuDevice) -> u64 {
+    let start = Instant::now();
+    loop {
+        let reserved = device.ledger().reserved();
+        if reserved == 0 || start.elapsed() > LEDGER_PATIENCE {
+            return reserved;
+        }
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+impl GpuWork {
+    fn add_plan(&mut self, plan: &Arc<dyn ExecutionPlan>) {
+        if plan.name().starts_with("Gpu") {
+            *self.nodes.entry(plan.name().to_string()).or_default() += 1;
+            let metrics = plan.metrics().unwrap_or_default();
+            for metric in metrics.iter() {
+                let value = metric.value();
+                let count = value.as_usize() as u64;
+                match value.name() {
+                    "gpu_batches" => self.gpu_batches += count,
+                    "cpu_batches" => self.cpu_batches += count,
+                    name => {
+                        if let Some(code) = name.strip_prefix("fallback.") {
+                            *self.fallbacks.entry(code.to_string()).or_default() += count;
+                        }
+                    }
+                }
+            }
+        }
+        plan.children().into_iter().for_each(|child| self.add_plan(child));
+    }
+}

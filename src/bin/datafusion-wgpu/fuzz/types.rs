@@ -1,0 +1,207 @@
+//! Types of columns, what is known of their values, and the shapes of the tables.
+
+use datafusion::arrow::datatypes::{DataType, Field, Schema, TimeUnit};
+
+use super::rng::Rng;
+
+/// Types that compare with each other and stand in for each other in generated expressions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Class {
+    /// The type of NULL.
+    Null,
+    /// Booleans.
+    Bool,
+    /// The eight integer types.
+    Int,
+    /// The two float types.
+    Float,
+    /// 128-bit decimals.
+    Decimal,
+    /// Days.
+    Date,
+    /// Timestamps of any unit.
+    Timestamp,
+    /// Strings of any layout.
+    Text,
+    /// Bytes of any layout.
+    Binary,
+}
+
+/// The class of a type.
+pub fn class(data_type: &DataType) -> Class {
+    match data_type {
+        DataType::Boolean => Class::Bool,
+        DataType::Float32 | DataType::Float64 => Class::Float,
+        DataType::Decimal128(..) => Class::Decimal,
+        DataType::Date32 => Class::Date,
+        DataType::Timestamp(..) => Class::Timestamp,
+        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View | DataType::Dictionary(..) => Class::Text,
+        DataType::Binary | DataType::LargeBinary | DataType::BinaryView => Class::Binary,
+        ty if ty.is_integer() => Class::Int,
+        _ => Class::Null,
+    }
+}
+
+/// What the values of a column are like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub enum Flavour {
+    /// Edges of the type, small values and random ones.
+    Edge,
+    /// Few distinct values, for keys.
+    Small,
+    /// Within a million.
+    Middle,
+    /// Floats k * 2^-10 within 1024: their sums are exact in any order.
+    Dyadic,
+    /// Dyadic ones with NaNs, infinities and both zeros among them.
+    Special,
+}
+
+/// A column of a table.
+#[derive(Debug, Clone)]
+pub struct Column {
+    /// Its name.
+    pub name: String,
+    /// Its type.
+    pub data_type: DataType,
+    /// Its values.
+    pub flavour: Flavour,
+    /// Whether it may hold NULL.
+    pub nullable: bool,
+}
+
+/// A table.
+#[derive(Debug, Clone)]
+pub struct Table {
+    /// Its name.
+    pub name: String,
+    /// Its columns.
+    pub columns: Vec<Column>,
+}
+
+impl Table {
+    /// Its Arrow schema.
+    pub fn schema(&self) -> Schema {
+        let field = |column: &Column| Field::new(&column.name, column.data_type.clone(), column.nullable);
+        Schema::new(self.columns.iter().map(field).collect::<Vec<_>>())
+    }
+}
+
+/// The largest magnitude of the values of an integer column; infinite for other types.
+pub fn bound(data_type: &DataType, flavour: Flavour) -> f64 {
+    let bits = match data_type {
+        DataType::Int8 => 7,
+        DataType::UInt8 => 8,
+        DataType::Int16 => 15,
+        DataType::UInt16 => 16,
+        DataType::Int32 => 31,
+        DataType::UInt32 => 32,
+        DataType::Int64 => 63,
+        DataType::UInt64 => 64,
+        _ => return f64::INFINITY,
+    };
+    let most = 2f64.powi(bits);
+    match flavour {
+        Flavour::Small => most.min(64.0),
+        Flavour::Middle => most.min(1e6),
+        _ => most,
+    }
+}
+
+/// The decimals that are generated: precision and scale.
+const DECIMALS: [(u8, i8); 10] =
+    [(5, 5), (9, 2), (12, 2), (15, 4), (18, 0), (18, 6), (19, 3), (30, 10), (38, 0), (38, 10)];
+
+const INTEGERS: [DataType; 8] = [
+    DataType::Int8,
+    DataType::Int16,
+    DataType::Int32,
+    DataType::Int64,
+    DataType::UInt8,
+    DataType::UInt16,
+    DataType::UInt32,
+    DataType::UInt64,
+];
+
+/// A random type of a class.
+pub fn random_type(rng: &mut Rng, class: Class) -> DataType {
+    match class {
+        Class::Null => DataType::Null,
+        Class::Bool => DataType::Boolean,
+        Class::Int => INTEGERS[rng.below(INTEGERS.len())].clone(),
+        Class::Float if rng.chance(40) => DataType::Float32,
+        Class::Float => DataType::Float64,
+        Class::Decimal => {
+            let (precision, scale) = rng.choose(&DECIMALS);
+            DataType::Decimal128(precision, scale)
+        }
+        Class::Date => DataType::Date32,
+        Class::Timestamp => {
+            let unit = rng.choose(&[
+                TimeUnit::Second,
+                TimeUnit::Millisecond,
+                TimeUnit::Microsecond,
+                TimeUnit::Nanosecond,
+                TimeUnit::Nanosecond,
+            ]);
+            DataType::Timestamp(unit, rng.chance(20).then(|| "+00:00".into()))
+        }
+        Class::Text => match rng.below(5) {
+            0 => DataType::Utf8View,
+            1 => DataType::LargeUtf8,
+            2 => DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8)),
+            _ => DataType::Utf8,
+        },
+        Class::Binary => match rng.below(4) {
+            0 => DataType::BinaryView,
+            1 => DataType::LargeBinary,
+            _ => DataType::Binary,
+        },
+    }
+}
+
+/// A random flavour for a type.
+fn random_flavour(rng: &mut Rng, class: Class) -> Flavour {
+    match class {
+        Class::Float => rng.weighted(&[(4, Flavour::Edge), (3, Flavour::Dyadic), (2, Flavour::Special)]),
+        Class::Int | Class::Decimal => {
+            rng.weighted(&[(4, Flavour::Edge), (3, Flavour::Small), (3, Flavour::Middle)])
+        }
+        _ => rng.weighted(&[(2, Flavour::Edge), (2, Flavour::Small)]),
+    }
+}
+
+/// The classes of a table's columns after its key: what runs on the device today is frequent.
+const CLASSES: [(u32, Class); 9] = [
+    (14, Class::Int),
+    (8, Class::Decimal),
+    (7, Class::Float),
+    (5, Class::Date),
+    (4, Class::Bool),
+    (4, Class::Text),
+    (2, Class::Timestamp),
+    (1, Class::Binary),
+    (1, Class::Null),
+];
+
+/// Three tables: a large one, a medium one and a small one. Each has a key column `k` of few values, so that they join.
+pub fn tables(rng: &mut Rng) -> Vec<Table> {
+    let key = rng.choose(&[Class::Int, Class::Int, Class::Int, Class::Text, Class::Date]);
+    let sizes = [rng.between(6, 12), rng.between(4, 8), rng.between(2, 5)];
+    let table = |(number, columns): (usize, usize)| {
+        let mut all = vec![];
+        for index in 0..columns {
+            let class = if index == 0 { key } else { rng.weighted(&CLASSES) };
+            let data_type = random_type(rng, class);
+            let mut flavour = if index == 0 { Flavour::Small } else { random_flavour(rng, class) };
+            if index == 1 && class == Class::Int {
+                flavour = Flavour::Edge;
+            }
+            let nullable = class == Class::Null || rng.chance(85);
+            let name = if index == 0 { "k".to_string() } else { format!("c{index}") };
+            all.push(Column { name, data_type, flavour, nullable });
+        }
+        Table { name: format!("t{number}"), columns: all }
+    };
+    sizes.into_iter().enumerate().map(table).collect()
+}

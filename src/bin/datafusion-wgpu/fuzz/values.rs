@@ -1,0 +1,409 @@
+//! Random arrays full of edge values, and any cell of an array as SQL.
+
+use std::sync::Arc;
+
+use datafusion::arrow::array::{
+    Array, ArrayRef, ArrowPrimitiveType, AsArray, BinaryArray, BooleanArray, NullArray, PrimitiveArray,
+    StringArray,
+};
+use datafusion::arrow::buffer::{BooleanBuffer, NullBuffer, ScalarBuffer};
+use datafusion::arrow::compute::cast;
+use datafusion::arrow::datatypes::{
+    DataType, Date32Type, Decimal128Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type,
+    Int64Type, TimeUnit, TimestampMicrosecondType, TimestampMillisecondType, TimestampNanosecondType,
+    TimestampSecondType, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
+};
+use datafusion::error::Result;
+
+use super::rng::Rng;
+use super::types::{Class, Flavour, class};
+
+/// How a column is filled.
+#[derive(Debug, Clone, Copy)]
+pub struct Fill {
+    /// NULLs, in percent.
+    pub nulls: u32,
+    /// Rows that hold one and the same value, in percent.
+    pub hot: u32,
+}
+
+/// `rows` values of a type. Under NULLs lie values too: nothing may trust them.
+pub fn array(
+    rng: &mut Rng,
+    data_type: &DataType,
+    flavour: Flavour,
+    fill: Fill,
+    rows: usize,
+) -> Result<ArrayRef> {
+    let valid: Vec<bool> = (0..rows).map(|_| !rng.chance(fill.nulls)).collect();
+    let nulls = (fill.nulls > 0).then(|| NullBuffer::from(valid));
+    Ok(match class(data_type) {
+        Class::Null => Arc::new(NullArray::new(rows)),
+        Class::Text => {
+            let values = filled(rng, fill, rows, |rng| text(rng, flavour));
+            let offsets = StringArray::from_iter_values(values);
+            let (offsets, bytes, _) = offsets.into_parts();
+            cast(&StringArray::new(offsets, bytes, nulls), data_type)?
+        }
+        Class::Binary => {
+            let values = filled(rng, fill, rows, |rng| bytes(rng, flavour));
+            let (offsets, bytes, _) = BinaryArray::from_iter_values(values).into_parts();
+            cast(&BinaryArray::new(offsets, bytes, nulls), data_type)?
+        }
+        Class::Float => {
+            let single = *data_type == DataType::Float32;
+            floats(filled(rng, fill, rows, |rng| float_bits(rng, flavour, single)), single, nulls)
+        }
+        _ => integers(data_type, filled(rng, fill, rows, |rng| integer(rng, data_type, flavour)), nulls)?,
+    })
+}
+
+fn filled<T: Clone>(rng: &mut Rng, fill: Fill, rows: usize, mut value: impl FnMut(&mut Rng) -> T) -> Vec<T> {
+    let hot = value(rng);
+    (0..rows).map(|_| if rng.chance(fill.hot) { hot.clone() } else { value(rng) }).collect()
+}
+
+fn primitive<T: ArrowPrimitiveType>(values: Vec<T::Native>, nulls: Option<NullBuffer>) -> PrimitiveArray<T> {
+    PrimitiveArray::new(ScalarBuffer::from(values), nulls)
+}
+
+fn floats(bits: Vec<u64>, single: bool, nulls: Option<NullBuffer>) -> ArrayRef {
+    if single {
+        let values = bits.into_iter().map(|bits| f32::from_bits(bits as u32)).collect();
+        Arc::new(primitive::<Float32Type>(values, nulls))
+    } else {
+        Arc::new(primitive::<Float64Type>(bits.into_iter().map(f64::from_bits).collect(), nulls))
+    }
+}
+
+/// Arrays of all types that are integers inside; values wrap into the type.
+pub fn integers(data_type: &DataType, values: Vec<i128>, nulls: Option<NullBuffer>) -> Result<ArrayRef> {
+    macro_rules! of {
+        ($type:ty, $native:ty) => {
+            primitive::<$type>(values.into_iter().map(|value| value as $native).collect(), nulls)
+        };
+    }
+    Ok(match data_type {
+        DataType::Boolean => {
+            let values: BooleanBuffer = values.into_iter().map(|value| value & 1 == 1).collect();
+            Arc::new(BooleanArray::new(values, nulls))
+        }
+        DataType::Int8 => Arc::new(of!(Int8Type, i8)),
+        DataType::Int16 => Arc::new(of!(Int16Type, i16)),
+        DataType::Int32 => Arc::new(of!(Int32Type, i32)),
+        DataType::UInt8 => Arc::new(of!(UInt8Type, u8)),
+        DataType::UInt16 => Arc::new(of!(UInt16Type, u16)),
+        DataType::UInt32 => Arc::new(of!(UInt32Type, u32)),
+        DataType::UInt64 => Arc::new(of!(UInt64Type, u64)),
+        DataType::Date32 => Arc::new(of!(Date32Type, i32)),
+        DataType::Decimal128(precision, scale) => {
+            Arc::new(primitive::<Decimal128Type>(values, nulls).with_precision_and_scale(*precision, *scale)?)
+        }
+        DataType::Timestamp(unit, zone) => match unit {
+            TimeUnit::Second => {
+                Arc::new(of!(TimestampSecondType, i64).with_timezone_opt(zone.as_ref().map(Arc::clone)))
+            }
+            TimeUnit::Millisecond => {
+                Arc::new(of!(TimestampMillisecondType, i64).with_timezone_opt(zone.as_ref().map(Arc::clone)))
+            }
+            TimeUnit::Microsecond => {
+                Arc::new(of!(TimestampMicrosecondType, i64).with_timezone_opt(zone.as_ref().map(Arc::clone)))
+            }
+            TimeUnit::Nanosecond => {
+                Arc::new(of!(TimestampNanosecondType, i64).with_timezone_opt(zone.as_ref().map(Arc::clone)))
+            }
+        },
+        _ => Arc::new(of!(Int64Type, i64)),
+    })
+}
+
+/// The smallest and the largest value of a type that is an integer inside.
+fn range(data_type: &DataType) -> (i128, i128) {
+    match data_type {
+        DataType::Boolean => (0, 1),
+        DataType::Int8 => (i8::MIN.into(), i8::MAX.into()),
+        DataType::Int16 => (i16::MIN.into(), i16::MAX.into()),
+        DataType::Int32 => (i32::MIN.into(), i32::MAX.into()),
+        DataType::UInt8 => (0, u8::MAX.into()),
+        DataType::UInt16 => (0, u16::MAX.into()),
+        DataType::UInt32 => (0, u32::MAX.into()),
+        DataType::UInt64 => (0, u64::MAX.into()),
+        DataType::Date32 => (i32::MIN.into(), i32::MAX.into()),
+        DataType::Decimal128(precision, _) => {
+            let most = 10i128.pow(u32::from(*precision)) - 1;
+            (-most, most)
+        }
+        DataType::Timestamp(TimeUnit::Second, _) => (-62_135_596_800, 253_402_300_799),
+        DataType::Timestamp(TimeUnit::Millisecond, _) => (-62_135_596_800_000, 253_402_300_799_999),
+        DataType::Timestamp(TimeUnit::Microsecond, _) => (-62_135_596_800_000_000, 253_402_300_799_999_999),
+        _ => (i64::MIN.into(), i64::MAX.into()),
+    }
+}
+
+/// Values around which code goes wrong.
+const EDGES: [i128; 19] = [
+    0,
+    1,
+    -1,
+    i128::MIN,
+    i128::MIN + 1,
+    i128::MAX,
+    i128::MAX - 1,
+    (1 << 53) - 1,
+    1 << 53,
+    (1 << 53) + 1,
+    -(1 << 53) - 1,
+    0xffff_ffff,
+    0x1_0000_0000,
+    0x7fff_ffff,
+    0x8000_0000,
+    -0x8000_0000,
+    0x7fff_ffff_ffff_ffff,
+    -0x8000_0000_0000_0000,
+    10_000_000_000_000_000_000,
+];
+
+/// 1969-12-31, 1970-01-01, leap days, the ends of years, 0001-01-01 and 9999-12-31.
+const DAYS: [i128; 10] = [-1, 0, 789, 11_016, 18_321, 18_262, 18_261, -719_162, 2_932_896, -25_509];
+
+fn integer(rng: &mut Rng, data_type: &DataType, flavour: Flavour) -> i128 {
+    let (low, high) = range(data_type);
+    let value = match (class(data_type), flavour) {
+        (Class::Bool, _) => rng.below(2) as i128,
+        (Class::Date, Flavour::Small) => 18_261 + rng.below(12) as i128,
+        (Class::Date, _) if rng.chance(2) => rng.choose(&[low, high]),
+        (Class::Date, _) if rng.chance(50) => rng.choose(&DAYS),
+        (Class::Date, _) => rng.below(40_000) as i128 - 20_000,
+        (Class::Timestamp, Flavour::Small) => rng.below(8) as i128 * 1_000_000_000,
+        (_, Flavour::Small) => rng.below(20) as i128 - if low < 0 { 8 } else { 0 },
+        (_, Flavour::Middle) => rng.below(2_000_000) as i128 - if low < 0 { 1_000_000 } else { 0 },
+        _ => match rng.below(10) {
+            0..=2 => rng.choose(&EDGES),
+            3 => i128::from(rng.bits()) << 64 | i128::from(rng.bits()),
+            4 => i128::from(rng.bits() as i32),
+            5 => i128::from(rng.bits() as i64),
+            _ => rng.below(200) as i128 - 100,
+        },
+    };
+    let small = low.checked_neg().is_none_or(|most| most < i128::MAX / 4);
+    // What is far outside becomes an edge or wraps inside, half and half.
+    if (low..=high).contains(&value) {
+        value
+    } else if small && rng.chance(50) {
+        low + value.rem_euclid(high - low + 1)
+    } else {
+        value.clamp(low, high)
+    }
+}
+
+/// Zeros, NaNs of both signs, quiet and signalling, with payloads, infinities, denormals, the largest and neighbours of 2^53.
+const DOUBLES: [u64; 20] = [
+    0,
+    0x8000_0000_0000_0000,
+    0x7ff8_0000_0000_0000,
+    0xfff8_0000_0000_0000,
+    0x7ff8_0000_0000_0001,
+    0xfff8_dead_beef_0001,
+    0x7ff0_0000_0000_0001,
+    0x7ff0_0000_0000_0000,
+    0xfff0_0000_0000_0000,
+    0x0000_0000_0000_0001,
+    0x8000_0000_0000_0001,
+    0x000f_ffff_ffff_ffff,
+    0x0010_0000_0000_0000,
+    0x7fef_ffff_ffff_ffff,
+    0xffef_ffff_ffff_ffff,
+    0x433f_ffff_ffff_ffff,
+    0x4340_0000_0000_0000,
+    0x4340_0000_0000_0001,
+    0x3fb9_9999_9999_999a,
+    0x3ff0_0000_0000_0000,
+];
+
+const SINGLES: [u32; 16] = [
+    0,
+    0x8000_0000,
+    0x7fc0_0000,
+    0xffc0_0000,
+    0x7fc0_0001,
+    0xffc0_dead,
+    0x7f80_0001,
+    0x7f80_0000,
+    0xff80_0000,
+    1,
+    0x8000_0001,
+    0x007f_ffff,
+    0x0080_0000,
+    0x7f7f_ffff,
+    0xff7f_ffff,
+    0x3dcc_cccd,
+];
+
+fn float_bits(rng: &mut Rng, flavour: Flavour, single: bool) -> u64 {
+    let bits = |value: f64| if single { u64::from((value as f32).to_bits()) } else { value.to_bits() };
+    match flavour {
+        Flavour::Edge => match rng.below(6) {
+            0 | 1 if single => u64::from(rng.choose(&SINGLES)),
+            0 | 1 => rng.choose(&DOUBLES),
+            2 => rng.bits(),
+            3 => bits(rng.below(2_000) as f64 / 100.0 - 10.0),
+            _ => bits(rng.below(64) as f64 / 4.0 - 8.0),
+        },
+        Flavour::Special if rng.chance(15) => {
+            bits(rng.choose(&[f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.0, 0.0]))
+        }
+        Flavour::Small => bits(rng.below(8) as f64 / 2.0 - 2.0),
+        _ => bits((rng.below(2 << 20) as f64 - f64::from(1 << 20)) / 1024.0),
+    }
+}
+
+/// Empty, non-ASCII, with quotes and wildcards, a prefix of another, longer than the 12 bytes that views hold inline.
+const TEXTS: [&str; 18] = [
+    "",
+    "a",
+    "A",
+    "ab",
+    "abc",
+    "b",
+    "%",
+    "_",
+    "a_c",
+    "'",
+    "ä",
+    "ß",
+    "日本語",
+    "🦀",
+    " ",
+    "0",
+    "twelve bytes",
+    "thirteen byte",
+];
+
+fn text(rng: &mut Rng, flavour: Flavour) -> String {
+    match flavour {
+        Flavour::Small => ["", "a", "b", "ab", "ä", "k5"][rng.below(6)].to_string(),
+        _ if rng.chance(60) => rng.choose(&TEXTS).to_string(),
+        _ => (0..rng.below(24)).map(|_| rng.choose(&['a', 'b', 'c', 'Z', 'é', '_', '7'])).collect(),
+    }
+}
+
+fn bytes(rng: &mut Rng, flavour: Flavour) -> Vec<u8> {
+    match flavour {
+        Flavour::Small => vec![rng.below(3) as u8],
+        _ => (0..rng.below(16)).map(|_| rng.choose(&[0, 1, b'a', 0x7f, 0x80, 0xff])).collect(),
+    }
+}
+
+/// The text of a cell, from which a cast to the array's type gives the same bits, except for a NaN's payload; `None` for NULL.
+pub fn cell_text(array: &dyn Array, row: usize) -> Option<String> {
+    if array.is_null(row) || *array.data_type() == DataType::Null {
+        return None;
+    }
+    macro_rules! show {
+        ($type:ty) => {
+            array.as_primitive::<$type>().value(row).to_string()
+        };
+    }
+    Some(match array.data_type() {
+        DataType::Boolean => array.as_boolean().value(row).to_string(),
+        DataType::Int8 => show!(Int8Type),
+        DataType::Int16 => show!(Int16Type),
+        DataType::Int32 => show!(Int32Type),
+        DataType::Int64 => show!(Int64Type),
+        DataType::UInt8 => show!(UInt8Type),
+        DataType::UInt16 => show!(UInt16Type),
+        DataType::UInt32 => show!(UInt32Type),
+        DataType::UInt64 => show!(UInt64Type),
+        DataType::Date32 => show!(Date32Type),
+        DataType::Float32 => format!("{:?}", array.as_primitive::<Float32Type>().value(row)),
+        DataType::Float64 => format!("{:?}", array.as_primitive::<Float64Type>().value(row)),
+        DataType::Decimal128(..) => array.as_primitive::<Decimal128Type>().value_as_string(row),
+        DataType::Timestamp(TimeUnit::Second, _) => show!(TimestampSecondType),
+        DataType::Timestamp(TimeUnit::Millisecond, _) => show!(TimestampMillisecondType),
+        DataType::Timestamp(TimeUnit::Microsecond, _) => show!(TimestampMicrosecondType),
+        DataType::Timestamp(TimeUnit::Nanosecond, _) => show!(TimestampNanosecondType),
+        DataType::Utf8 => array.as_string::<i32>().value(row).to_string(),
+        DataType::LargeUtf8 => array.as_string::<i64>().value(row).to_string(),
+        DataType::Utf8View => array.as_string_view().value(row).to_string(),
+        DataType::Binary => hex(array.as_binary::<i32>().value(row)),
+        DataType::LargeBinary => hex(array.as_binary::<i64>().value(row)),
+        DataType::BinaryView => hex(array.as_binary_view().value(row)),
+        DataType::Dictionary(..) => {
+            let dictionary = array.as_any_dictionary();
+            let key = dictionary.normalized_keys()[row];
+            return cell_text(dictionary.values().as_ref(), key);
+        }
+        other => format!("a value of type {other}"),
+    })
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The bits of a NaN that is not the one that SQL can write, `CAST('NaN' AS DOUBLE)` or REAL.
+pub fn odd_nan(array: &dyn Array, row: usize) -> Option<u64> {
+    if array.is_null(row) {
+        return None;
+    }
+    match array.data_type() {
+        DataType::Float32 => {
+            let value = array.as_primitive::<Float32Type>().value(row);
+            (value.is_nan() && value.to_bits() != f32::NAN.to_bits()).then(|| value.to_bits().into())
+        }
+        DataType::Float64 => {
+            let value = array.as_primitive::<Float64Type>().value(row);
+            (value.is_nan() && value.to_bits() != f64::NAN.to_bits()).then(|| value.to_bits())
+        }
+        _ => None,
+    }
+}
+
+/// A cell as people read it: NULL, or its text with the bits of odd NaNs.
+pub fn show(array: &dyn Array, row: usize) -> String {
+    match (cell_text(array, row), odd_nan(array, row)) {
+        (None, _) => "NULL".to_string(),
+        (Some(text), Some(bits)) => format!("{text}(0x{bits:x})"),
+        (Some(text), None) => text,
+    }
+}
+
+/// A string literal.
+pub fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
+}
+
+/// A cell as a literal of a query; its type may be a wider one than the array's.
+pub fn literal(array: &dyn Array, row: usize) -> String {
+    let Some(text) = cell_text(array, row) else {
+        return "NULL".to_string();
+    };
+    let data_type = array.data_type();
+    match class(data_type) {
+        Class::Null => "NULL".to_string(),
+        Class::Bool => text.to_uppercase(),
+        Class::Int if text.parse::<i64>().is_ok_and(|value| value > i64::MIN) => text,
+        Class::Int => typed(&text, data_type),
+        Class::Float
+            if text.len() < 8 && text.parse::<f64>().is_ok_and(|v| v.is_finite() && v.is_sign_positive()) =>
+        {
+            text
+        }
+        Class::Float => format!("CAST('{text}' AS DOUBLE)"),
+        Class::Decimal => typed(&text, data_type),
+        Class::Date => format!("arrow_cast(arrow_cast({text}, 'Int32'), 'Date32')"),
+        Class::Timestamp => format!("arrow_cast({text}, '{}')", type_name(data_type)),
+        Class::Text => quoted(&text),
+        Class::Binary => format!("X'{text}'"),
+    }
+}
+
+/// A cast of a string to exactly a type.
+fn typed(text: &str, data_type: &DataType) -> String {
+    format!("arrow_cast({}, '{}')", quoted(text), type_name(data_type))
+}
+
+/// A type as `arrow_cast` reads it.
+pub fn type_name(data_type: &DataType) -> String {
+    data_type.to_string().replace('\'', "''")
+}
