@@ -9,6 +9,8 @@ mod docs;
 mod doctor;
 mod fallback;
 mod functions;
+#[cfg(feature = "harness")]
+mod fuzz;
 mod harness;
 mod layering;
 mod observe;

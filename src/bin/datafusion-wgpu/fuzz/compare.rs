@@ -32,9 +32,12 @@ pub struct Spec {
 /// A key of ORDER BY.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Key {
-    column: usize,
-    descending: bool,
-    nulls_first: bool,
+    /// Number of the column.
+    pub column: usize,
+    /// DESC.
+    pub descending: bool,
+    /// NULLS FIRST.
+    pub nulls_first: bool,
 }
 
 impl Spec {
@@ -345,10 +348,13 @@ pub fn same_error(a: &str, b: &str) -> bool {
 fn skeleton(text: &str) -> String {
     let mut out = String::new();
     let mut quoted = false;
+    let mut before = ' ';
     for c in text.chars() {
-        if c == '\'' || c == '"' {
+        // The apostrophe of "can't" opens nothing.
+        if matches!(c, '\'' | '"') && (quoted || !before.is_alphanumeric()) {
             quoted = !quoted;
         }
+        before = c;
         let part_of_number = c.is_ascii_digit() || matches!(c, '.' | '-' | '+');
         if quoted || part_of_number {
             if !out.ends_with('#') {

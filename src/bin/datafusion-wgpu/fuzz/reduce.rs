@@ -27,7 +27,9 @@ pub fn reductions(query: &Query) -> Vec<Query> {
     }
     if query.limit.is_some() || query.offset.is_some() {
         out.push(query.unlimited());
-        out.push(Query { offset: None, ..query.clone() });
+        if query.limit.is_some() && query.offset.is_some() {
+            out.push(Query { offset: None, ..query.clone() });
+        }
     }
     if !query.order.is_empty() {
         out.push(Query { order: vec![], ..query.clone() });

@@ -13,6 +13,7 @@ use datafusion::arrow::datatypes::{
     Int64Type, TimeUnit, TimestampMicrosecondType, TimestampMillisecondType, TimestampNanosecondType,
     TimestampSecondType, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
 };
+use datafusion::arrow::util::display::array_value_to_string;
 use datafusion::error::Result;
 
 use super::rng::Rng;
@@ -391,7 +392,10 @@ pub fn literal(array: &dyn Array, row: usize) -> String {
         }
         Class::Float => format!("CAST('{text}' AS DOUBLE)"),
         Class::Decimal => typed(&text, data_type),
-        Class::Date => format!("arrow_cast(arrow_cast({text}, 'Int32'), 'Date32')"),
+        Class::Date => match array_value_to_string(array, row) {
+            Ok(date) if date.len() == "2020-02-29".len() => format!("DATE '{date}'"),
+            _ => format!("arrow_cast(arrow_cast({text}, 'Int32'), 'Date32')"),
+        },
         Class::Timestamp => format!("arrow_cast({text}, '{}')", type_name(data_type)),
         Class::Text => quoted(&text),
         Class::Binary => format!("X'{text}'"),
