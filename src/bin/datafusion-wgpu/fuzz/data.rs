@@ -146,7 +146,7 @@ impl Dataset {
         for table in &self.tables {
             tables.push((table.name.clone(), table.store(&folder).await?));
         }
-        Ok(Stored { tables, _folder: folder })
+        Ok(Stored { tables, rows: self.rows(), _folder: folder })
     }
 }
 
@@ -154,6 +154,8 @@ impl Dataset {
 pub struct Stored {
     /// Names and tables.
     pub tables: Vec<(String, Arc<dyn TableProvider>)>,
+    /// Rows of all tables.
+    pub rows: usize,
     _folder: TempDir,
 }
 

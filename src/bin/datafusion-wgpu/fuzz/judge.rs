@@ -45,6 +45,15 @@ pub enum Wrong {
     Leak,
 }
 
+/// How often the CPU is asked again before a difference counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Care {
+    /// A few times: for the steps of the shrinker, whose last one is looked at thoroughly.
+    Quick,
+    /// Under all sizes.
+    Thorough,
+}
+
 /// The outcome of comparing.
 #[derive(Debug, Clone)]
 pub enum Judgement {
@@ -122,15 +131,21 @@ impl<'a> Question<'a> {
         matches!(self.oracle.verdict, Verdict::Rows(_) | Verdict::Error(_))
     }
 
-    /// Runs the query with the rule forced and judges what comes.
-    pub async fn run(&self, engine: &Engine, options: &RunOptions, plant: &Plant) -> (Run, Judgement) {
+    /// Runs the query with the rule forced and judges what comes, with `care`.
+    pub async fn run(
+        &self,
+        engine: &Engine,
+        options: &RunOptions,
+        plant: &Plant,
+        care: Care,
+    ) -> (Run, Judgement) {
         let mut run = engine.forced(self.stored, &self.sql, options).await;
         run.verdict = plant.apply(&self.sql, run.verdict);
-        let judgement = self.judge(engine, options, &run).await;
+        let judgement = self.judge(engine, options, &run, care).await;
         (run, judgement)
     }
 
-    async fn judge(&self, engine: &Engine, options: &RunOptions, run: &Run) -> Judgement {
+    async fn judge(&self, engine: &Engine, options: &RunOptions, run: &Run, care: Care) -> Judgement {
         let difference = match self.agreement(&self.oracle, &run.verdict) {
             Ok(Judgement::Wrong(wrong, text)) => (wrong, text),
             Ok(judgement) => return leak_or(judgement, run.gpu.leaked),
@@ -142,7 +157,7 @@ impl<'a> Question<'a> {
             return Judgement::Wrong(difference.0, difference.1);
         }
         let mut answers = vec![];
-        for (partitions, batch_size) in variations(options) {
+        for (partitions, batch_size) in variations(options, self.stored.rows, care) {
             let oracle = self.ask(engine, &options.cpu(partitions, batch_size)).await;
             match self.agreement(&oracle, &run.verdict) {
                 Ok(Judgement::Wrong(..)) | Err(_) => {}
@@ -208,7 +223,7 @@ fn leak_or(judgement: Judgement, leaked: u64) -> Judgement {
 }
 
 /// Partitions and batch sizes of the runs that the CPU is asked for again; those of the forced run first.
-fn variations(options: &RunOptions) -> Vec<(usize, usize)> {
+fn variations(options: &RunOptions, rows: usize, care: Care) -> Vec<(usize, usize)> {
     let number = |key: &str, default: usize| {
         options.settings.get(key).and_then(|text| text.parse().ok()).unwrap_or(default)
     };
@@ -216,5 +231,10 @@ fn variations(options: &RunOptions) -> Vec<(usize, usize)> {
     let batch_size = number("datafusion.execution.batch_size", 8_192);
     let mut all = vec![(partitions, batch_size), (partitions, number("gpu.batch_rows", 8_192).max(1))];
     all.extend([(1, 8_192), (4, 100), (3, 1_000), (1, 7), (2, 100_000), (8, 2)]);
+    if care == Care::Quick {
+        all.truncate(3);
+    }
+    // Tiny batches over many rows take long without showing more.
+    all.iter_mut().for_each(|(_, batch_size)| *batch_size = (*batch_size).max(1 + rows / 200));
     all
 }

@@ -37,7 +37,7 @@ use parking_lot::Mutex;
 use ast::Query;
 use compare::Answer;
 use data::{Dataset, Size, Stored};
-use judge::{Judgement, Plant, Question};
+use judge::{Care, Judgement, Plant, Question};
 use options::RunOptions;
 use report::{Failure, Summary};
 use rng::Rng;
@@ -233,7 +233,8 @@ impl Fuzzer {
             }
             for _ in 0..shares {
                 let options = RunOptions::random(&mut options_rng, rows);
-                let (run, judgement) = question.run(&self.engine, &options, &self.plant).await;
+                let (run, judgement) =
+                    question.run(&self.engine, &options, &self.plant, Care::Thorough).await;
                 self.summary.lock().add_run(&run.gpu, &judgement);
                 if let Judgement::Wrong(wrong, detail) = judgement {
                     let case = Case { query, dataset: world.datasets[*dataset].clone(), options };
@@ -327,7 +328,7 @@ async fn replay(engine: &Engine, path: &std::path::Path, plant: &Plant) -> Resul
     let header = script.header;
     let question = Question::of_sql(engine, &stored, script.sql, header.unlimited, header.spec).await;
     println!("{}\noff:    {}", question.sql, shown(&question.oracle.verdict));
-    let (run, judgement) = question.run(engine, &header.options, plant).await;
+    let (run, judgement) = question.run(engine, &header.options, plant, Care::Thorough).await;
     println!("forced: {}", shown(&run.verdict));
     println!("GPU nodes: {:?}, fallbacks: {:?}", run.gpu.nodes, run.gpu.fallbacks);
     Ok(match judgement {

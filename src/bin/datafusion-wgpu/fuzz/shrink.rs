@@ -8,7 +8,7 @@ use datafusion::error::Result;
 
 use super::ast::Query;
 use super::data::{Dataset, Layout};
-use super::judge::{Judgement, Plant, Question, Wrong};
+use super::judge::{Care, Judgement, Plant, Question, Wrong};
 use super::options::RunOptions;
 use super::reduce::reductions;
 use super::runner::Engine;
@@ -30,7 +30,7 @@ pub struct Shrinker<'a> {
     plant: &'a Plant,
     wrong: Wrong,
     best: Case,
-    detail: String,
+    first: (Case, String),
     deadline: Instant,
     tries: usize,
 }
@@ -56,7 +56,7 @@ impl<'a> Shrinker<'a> {
         budget: Duration,
     ) -> Self {
         let deadline = Instant::now() + budget;
-        Shrinker { engine, plant, wrong, best: case, detail, deadline, tries: 0 }
+        Shrinker { engine, plant, wrong, best: case.clone(), first: (case, detail), deadline, tries: 0 }
     }
 
     /// Shrinks until nothing smaller fails or the time is over.
@@ -73,9 +73,18 @@ impl<'a> Shrinker<'a> {
             self.columns().await?;
             self.rows().await?;
             if self.size() == before || self.is_over() {
-                return Ok(Shrunk { case: self.best, detail: self.detail, tries: self.tries });
+                return Ok(self.confirmed().await);
             }
         }
+    }
+
+    /// The smallest case if it fails when looked at thoroughly, else the one that came in.
+    async fn confirmed(self) -> Shrunk {
+        let (case, detail) = match self.judge(&self.best, Care::Thorough).await {
+            Some(detail) => (self.best, detail),
+            None => self.first,
+        };
+        Shrunk { case, detail, tries: self.tries }
     }
 
     fn size(&self) -> (usize, usize, usize) {
@@ -93,18 +102,23 @@ impl<'a> Shrinker<'a> {
             return false;
         }
         self.tries += 1;
-        let Ok(stored) = candidate.dataset.store().await else { return false };
-        let question = Question::new(self.engine, &stored, &candidate.query).await;
-        if !question.is_useful() {
-            return false;
+        let fails = self.judge(&candidate, Care::Quick).await.is_some();
+        if fails {
+            self.best = candidate;
         }
-        match question.run(self.engine, &candidate.options, self.plant).await.1 {
-            Judgement::Wrong(wrong, detail) if wrong == self.wrong => {
-                self.best = candidate;
-                self.detail = detail;
-                true
-            }
-            _ => false,
+        fails
+    }
+
+    /// How the case fails, if it fails in the way that is looked for.
+    async fn judge(&self, case: &Case, care: Care) -> Option<String> {
+        let stored = case.dataset.store().await.ok()?;
+        let question = Question::new(self.engine, &stored, &case.query).await;
+        if !question.is_useful() {
+            return None;
+        }
+        match question.run(self.engine, &case.options, self.plant, care).await.1 {
+            Judgement::Wrong(wrong, detail) if wrong == self.wrong => Some(detail),
+            _ => None,
         }
     }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use datafusion::arrow::array::{ArrayRef, Float64Array, Int64Array, RecordBatch};
+use datafusion::arrow::compute::cast;
 use datafusion::arrow::datatypes::DataType;
 
 use super::ast::Tier;
@@ -142,7 +143,7 @@ fn reductions_change_the_query() {
         let query = generate::query(&mut Rng::new(1, QUERIES + number), &tables);
         let text = query.to_string();
         for smaller in reduce::reductions(&query) {
-            assert!(smaller.to_string() != text || smaller.tiers().len() != query.tiers().len(), "{text}");
+            assert_ne!(smaller.to_string(), text);
         }
     }
 }
@@ -307,15 +308,14 @@ async fn planted_bugs_are_found_and_made_small() {
         let failure = &summary.failures[0];
         assert_eq!(failure.wrong, judge::Wrong::Rows, "{failure:?}");
         assert!(failure.sql.contains(text), "{}", failure.sql);
-        assert!(failure.sql.len() < 200, "not made small: {}", failure.sql);
-        let path = failure.script.clone().unwrap();
-        let script = script::read(&path).await.unwrap();
-        assert!(script.dataset.rows() <= 2, "{} rows", script.dataset.rows());
-        let engine = Engine::new("", Duration::from_secs(60)).unwrap();
-        let found = replay(&engine, &path, &Plant(Some(text.to_string()))).await.unwrap();
-        let without = replay(&engine, &path, &Plant::default()).await.unwrap();
-        assert_eq!((found, without), (ExitCode::FAILURE, ExitCode::SUCCESS));
-    }
+    assert!(failure.sql.len() < 200, "not made small: {}", failure.sql);
+    let path = failure.script.clone().unwrap();
+    let script = script::read(&path).await.unwrap();
+    assert!(script.dataset.rows() <= 2, "{} rows", script.dataset.rows());
+    let engine = Engine::new("", Duration::from_secs(60)).unwrap();
+    let found = replay(&engine, &path, &Plant(Some(text.to_string()))).await.unwrap();
+    let without = replay(&engine, &path, &Plant::default()).await.unwrap();
+    assert_eq!((found, without), (ExitCode::FAILURE, ExitCode::SUCCESS));
 }
 
 #[test]
