@@ -14,7 +14,7 @@ use datafusion::arrow::row::{RowConverter, SortField};
 use datafusion::error::{DataFusionError, Result};
 
 use super::ast::{Query, Target, Tier};
-use super::values;
+use super::cells;
 
 /// What is compared, and how.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -219,7 +219,7 @@ impl Rows {
     }
 
     fn show(&self, row: usize) -> String {
-        let cells = self.batch.columns().iter().map(|column| values::show(column.as_ref(), row));
+        let cells = self.batch.columns().iter().map(|column| cells::show(column.as_ref(), row));
         format!("({})", cells.collect::<Vec<_>>().join(", "))
     }
 }

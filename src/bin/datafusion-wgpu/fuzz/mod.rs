@@ -8,11 +8,13 @@
 //! seed is the same whatever the number of jobs.
 
 mod ast;
+mod cells;
 mod compare;
 mod data;
 mod generate;
 mod judge;
 mod options;
+mod print;
 mod reduce;
 mod report;
 mod rng;
@@ -350,7 +352,7 @@ fn shown(verdict: &Verdict) -> String {
     let mut lines = vec![];
     for batch in batches {
         for row in 0..batch.num_rows() {
-            let cells = batch.columns().iter().map(|column| values::show(column.as_ref(), row));
+            let cells = batch.columns().iter().map(|column| cells::show(column.as_ref(), row));
             lines.push(format!("  ({})", cells.collect::<Vec<_>>().join(", ")));
         }
     }

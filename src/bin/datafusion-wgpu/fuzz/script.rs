@@ -23,7 +23,7 @@ use super::judge::Wrong;
 use super::options::RunOptions;
 use super::shrink::Shrunk;
 use super::types::Class;
-use super::{types, values};
+use super::{cells, types};
 
 /// Rows that a script holds itself, at most.
 const INLINE_ROWS: usize = 200;
@@ -128,9 +128,8 @@ pub fn write(
 }
 
 fn needs_file(rows: &RecordBatch) -> bool {
-    let odd = |column: &Arc<dyn Array>| {
-        (0..column.len()).any(|row| values::odd_nan(column.as_ref(), row).is_some())
-    };
+    let odd =
+        |column: &Arc<dyn Array>| (0..column.len()).any(|row| cells::odd_nan(column.as_ref(), row).is_some());
     rows.num_rows() > INLINE_ROWS || rows.columns().iter().any(odd)
 }
 
@@ -148,7 +147,7 @@ fn create_table(table: &TableData) -> String {
     let schema = rows.schema();
     let columns = schema.fields().iter().enumerate().map(|(index, field)| {
         let column = format!("column{}", index + 1);
-        let name = values::type_name(field.data_type());
+        let name = cells::type_name(field.data_type());
         // Days and instants are written as numbers, which hold every value.
         let value = match types::class(field.data_type()) {
             Class::Date => format!("arrow_cast({column}, 'Int32')"),
@@ -162,8 +161,8 @@ fn create_table(table: &TableData) -> String {
     out.push_str("\nFROM (VALUES\n");
     let row_text = |row: Option<usize>| {
         let cells = rows.columns().iter().map(|column| {
-            let text = row.and_then(|row| values::cell_text(column.as_ref(), row));
-            text.map_or_else(|| "NULL".to_string(), |text| values::quoted(&text))
+            let text = row.and_then(|row| cells::cell_text(column.as_ref(), row));
+            text.map_or_else(|| "NULL".to_string(), |text| cells::quoted(&text))
         });
         format!("  ({})", cells.collect::<Vec<_>>().join(", "))
     };

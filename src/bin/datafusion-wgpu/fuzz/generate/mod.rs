@@ -9,10 +9,12 @@ mod expression;
 mod predicate;
 mod query;
 mod shapes;
+mod windows;
 
 use datafusion::arrow::datatypes::DataType;
 
 use super::ast::{Expr, Query, Relation};
+use super::cells;
 use super::rng::Rng;
 use super::types::{Class, Flavour, Table, bound, class};
 use super::values::{self, Fill};
@@ -87,7 +89,7 @@ impl Generator<'_> {
     fn literal_of(&mut self, data_type: &DataType, flavour: Flavour) -> Expr {
         let nulls = if self.rng.chance(2) { 100 } else { 0 };
         let value = values::array(self.rng, data_type, flavour, Fill { nulls, hot: 0 }, 1);
-        let text = value.map_or_else(|_| "NULL".to_string(), |array| values::literal(array.as_ref(), 0));
+        let text = value.map_or_else(|_| "NULL".to_string(), |array| cells::literal(array.as_ref(), 0));
         Expr::leaf("literal", data_type.clone(), text).known(flavour, bound(data_type, flavour))
     }
 }
