@@ -14,6 +14,7 @@ mod data;
 mod generate;
 mod judge;
 mod options;
+mod panics;
 mod print;
 mod reduce;
 mod report;
@@ -109,6 +110,7 @@ pub async fn run(args: Args) -> Result<ExitCode> {
     if let Some(path) = &args.replay {
         return replay(&engine, path, &Plant(args.plant.clone())).await;
     }
+    panics::watch();
     let json = args.json.clone();
     let summary = Fuzzer::new(engine, args).run().await?;
     print!("{summary}");
@@ -117,7 +119,8 @@ pub async fn run(args: Args) -> Result<ExitCode> {
             serde_json::to_string_pretty(&summary).map_err(|e| DataFusionError::External(Box::new(e)))?;
         std::fs::write(path, text + "\n")?;
     }
-    Ok(if summary.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let sound = summary.failures.is_empty() && summary.own_panics().is_empty();
+    Ok(if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// The state that the jobs share.
@@ -167,6 +170,7 @@ impl Fuzzer {
         }
         fuzzer.bar.finish_and_clear();
         let mut summary = fuzzer.summary.lock().clone();
+        summary.panics = panics::seen();
         summary.seconds = fuzzer.start.elapsed().as_secs_f64();
         summary.failures.sort_by_key(|failure| failure.query);
         Ok(summary)

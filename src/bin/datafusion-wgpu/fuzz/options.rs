@@ -109,7 +109,7 @@ impl RunOptions {
         };
         set(PARTITIONS, rng.choose(&[1, 2, 3, 4, 8]).to_string());
         // Tiny batches over many rows take long without showing more.
-        let least = 1 + rows / 500;
+        let least = 1 + rows / 200;
         set(BATCH_SIZE, rng.choose(&[least, least + 6, 64 + least, 1_000, 8_192, 8_192]).to_string());
         let gpu_rows = [least, least + 2, least + 32, 1_000, 8_192, 100_000, 524_288];
         set("gpu.batch_rows", rng.choose(&gpu_rows).to_string());

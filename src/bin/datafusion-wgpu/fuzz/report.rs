@@ -66,11 +66,16 @@ pub struct Summary {
     pub kinds: BTreeMap<&'static str, u64>,
     /// The first errors of each kind, with a query.
     pub errors: BTreeMap<String, u64>,
+    /// Panics of any thread, by place and text; those of the plan's own code end in a verdict too.
+    pub panics: BTreeMap<String, u64>,
     /// What was found.
     pub failures: Vec<Failure>,
     /// How long it took.
     pub seconds: f64,
 }
+
+/// Panics that are caught and dealt with: a timed-out wait of wgpu-core that meets a submission.
+const KNOWN_PANICS: [&str; 1] = ["If the queue is empty, the current submission index"];
 
 /// Error texts that are kept apart, at most.
 const MOST_ERRORS: usize = 60;
@@ -122,6 +127,13 @@ impl Summary {
     pub fn useless_percent(&self) -> f64 {
         let useless = self.queries_with_errors + self.queries_too_large;
         100.0 * useless as f64 / self.queries.max(1) as f64
+    }
+
+    /// Panics of this crate, or of what it calls on the device, that are not known: failures as well.
+    pub fn own_panics(&self) -> Vec<&String> {
+        let known = |text: &str| KNOWN_PANICS.iter().any(|known| text.contains(known));
+        let own = |text: &str| ["src/", "wgpu", "naga"].iter().any(|place| text.starts_with(place));
+        self.panics.keys().filter(|text| own(text) && !known(text)).collect()
     }
 
     /// One line on how far the run is.
@@ -176,6 +188,7 @@ impl fmt::Display for Summary {
         counts(f, "GPU nodes", &self.gpu_nodes)?;
         counts(f, "fallbacks", &self.fallbacks)?;
         counts(f, "left on the CPU (queries)", &self.declined)?;
+        counts(f, "panics", &self.panics)?;
         writeln!(f, "{} failures", self.failures.len())?;
         for failure in &self.failures {
             let script = failure.script.as_ref().map(|path| path.display().to_string()).unwrap_or_default();

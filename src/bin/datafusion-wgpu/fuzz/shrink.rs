@@ -150,8 +150,29 @@ impl<'a> Shrinker<'a> {
         }
     }
 
+    /// Keeps the first or the last few rows of a table, if they are enough.
+    async fn ends(&mut self, table: usize) {
+        for count in [0, 1, 4, 16, 64, 256, 1_024] {
+            let rows = self.best.dataset.tables[table].rows.num_rows();
+            if count >= rows || self.is_over() {
+                return;
+            }
+            for start in [0, rows - count] {
+                let mut candidate = self.best.clone();
+                candidate.dataset.tables[table].rows =
+                    self.best.dataset.tables[table].rows.slice(start, count);
+                if self.accept(candidate).await {
+                    return;
+                }
+            }
+        }
+    }
+
     /// Takes away halves of the rows, quarters, and so on down to single rows.
     async fn rows(&mut self) -> Result<()> {
+        for table in 0..self.best.dataset.tables.len() {
+            self.ends(table).await;
+        }
         for table in 0..self.best.dataset.tables.len() {
             let mut chunk = self.best.dataset.tables[table].rows.num_rows();
             while chunk > 0 && !self.is_over() {

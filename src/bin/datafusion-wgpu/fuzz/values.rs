@@ -241,6 +241,8 @@ const SINGLES: [u32; 16] = [
 fn float_bits(rng: &mut Rng, flavour: Flavour, single: bool) -> u64 {
     let bits = |value: f64| if single { u64::from((value as f32).to_bits()) } else { value.to_bits() };
     match flavour {
+        // Both zeros often: whether they are equal depends on the operator.
+        Flavour::Edge if rng.chance(12) => bits(rng.choose(&[0.0, -0.0])),
         Flavour::Edge => match rng.below(6) {
             0 | 1 if single => u64::from(rng.choose(&SINGLES)),
             0 | 1 => rng.choose(&DOUBLES),

@@ -83,6 +83,11 @@ impl Generator<'_> {
 
     /// A literal of the type and kind of values of `like`.
     fn literal(&mut self, like: &Expr) -> Expr {
+        let has_zeros = matches!(like.flavour, Flavour::Edge | Flavour::Special);
+        if class(&like.data_type) == Class::Float && has_zeros && self.rng.chance(25) {
+            let text = self.rng.choose(&["0.0", "CAST('-0.0' AS DOUBLE)", "0"]);
+            return Expr::leaf("literal", like.data_type.clone(), text.to_string());
+        }
         self.literal_of(&like.data_type, like.flavour)
     }
 

@@ -1,0 +1,35 @@
+//! Panics of any thread, counted; the usual message is not printed.
+
+use std::collections::BTreeMap;
+use std::panic::PanicHookInfo;
+use std::sync::LazyLock;
+
+use parking_lot::Mutex;
+
+static SEEN: LazyLock<Mutex<BTreeMap<String, u64>>> = LazyLock::new(Mutex::default);
+
+/// Counts panics from now on.
+pub fn watch() {
+    std::panic::set_hook(Box::new(|info| *SEEN.lock().entry(text(info)).or_default() += 1));
+}
+
+/// Panics so far, as `crate/file:line text`.
+pub fn seen() -> BTreeMap<String, u64> {
+    SEEN.lock().clone()
+}
+
+fn text(info: &PanicHookInfo<'_>) -> String {
+    let message = info.payload_as_str().unwrap_or("a panic without a text");
+    let message: String = message.lines().next().unwrap_or_default().chars().take(100).collect();
+    match info.location() {
+        Some(place) => format!("{}:{} {message}", short(place.file()), place.line()),
+        None => message,
+    }
+}
+
+/// A source path without the folders of the registry.
+fn short(path: &str) -> &str {
+    path.split_once("/registry/src/")
+        .and_then(|(_, rest)| rest.split_once('/'))
+        .map_or(path, |(_, file)| file)
+}
