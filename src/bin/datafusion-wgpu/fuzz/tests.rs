@@ -296,6 +296,15 @@ async fn layouts_keep_the_rows() {
     }
 }
 
+#[tokio::test]
+async fn a_query_that_takes_too_long_is_given_up() {
+    let world = World::new(1, 0).unwrap();
+    let stored = world.datasets[0].store().await.unwrap();
+    let engine = Engine::new("", Duration::ZERO).unwrap();
+    let run = engine.forced(&stored, "SELECT count(*) FROM t0", &RunOptions::default()).await;
+    assert!(matches!(run.verdict, Verdict::Hang), "{:?}", run.verdict);
+}
+
 /// A planted bug is found, made small, written down, and found again from the script.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn planted_bugs_are_found_and_made_small() {
