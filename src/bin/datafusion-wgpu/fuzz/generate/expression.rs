@@ -147,17 +147,18 @@ impl Generator<'_> {
             1 => self.literal(&left),
             _ => Expr::leaf("literal", DataType::Int64, self.rng.below(100).to_string()),
         };
-        let template = match self.rng.below(if self.device { 5 } else { 7 }) {
+        let template = match self.rng.below(if self.device { 6 } else { 8 }) {
             0 | 1 => "({} + {})",
             2 => "({} - {})",
             3 => {
                 return Expr::new("negation", ty, "(- {})", vec![left.into()]);
             }
-            // Products of wide ones need more digits than there are.
-            4 if matches!(ty, DataType::Decimal128(precision, _) if precision <= 15) => {
+            // Products of wide ones need more digits than there are, and raise.
+            4 if self.rng.chance(30) => "({} * {})",
+            4 | 5 => {
                 return Expr::new("decimal arithmetic", ty, "({} * 3)", vec![left.into()]);
             }
-            5 => "({} / NULLIF({}, 0))",
+            6 => "({} / NULLIF({}, 0))",
             _ => "({} - {})",
         };
         Expr::new("decimal arithmetic", ty, template, vec![left.into(), right.into()])

@@ -66,6 +66,7 @@ impl Generator<'_> {
                 Expr::new("IS DISTINCT FROM", BOOL, template, vec![left.into(), right.into()])
             }
             10..=11 if of == Class::Text => self.pattern(scope, depth),
+            10 if self.rng.chance(40) => self.guarded(scope),
             12 if !self.device => self.scalar_comparison(scope, of),
             12 if self.rng.chance(30) => self.scalar_comparison(scope, of),
             _ => {
@@ -75,6 +76,20 @@ impl Generator<'_> {
                 Expr::new("comparison", BOOL, template, vec![left.into(), right.into()])
             }
         }
+    }
+
+    /// A division that raises, or does not, as another condition guards it.
+    fn guarded(&mut self, scope: &Scope) -> Expr {
+        let divisor = self.value(scope, Class::Int, 0);
+        let dividend = self.value(scope, Class::Int, 0);
+        let template = self.rng.choose(&[
+            "({} <> 0 AND {} / {} > 2)",
+            "({} = 0 OR {} % {} = 1)",
+            "(CASE WHEN {} <> 0 THEN {} / {} END < 3)",
+            "(COALESCE(NULLIF({}, 0), 1) <> 1 AND {} / {} <> 0)",
+        ]);
+        let args = vec![divisor.clone().into(), dividend.into(), divisor.into()];
+        Expr::new("guarded division", BOOL, template, args)
     }
 
     fn null_test(&mut self, scope: &Scope) -> Expr {
