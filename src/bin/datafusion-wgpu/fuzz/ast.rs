@@ -4,6 +4,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use datafusion::arrow::datatypes::DataType;
 
@@ -33,6 +34,8 @@ pub struct Expr {
     pub bound: f64,
     /// How exactly the value is determined.
     pub tier: Tier,
+    /// Values that a column holds, as literals.
+    pub samples: Arc<[String]>,
     /// The template's text.
     pub text: Vec<Cow<'static, str>>,
     /// The template's arguments.
@@ -69,6 +72,7 @@ impl Expr {
             flavour: Flavour::Edge,
             bound: f64::INFINITY,
             tier: Tier::Exact,
+            samples: Arc::default(),
             text: vec![text.into()],
             args: vec![],
         }
@@ -106,6 +110,12 @@ impl Expr {
     pub fn known(mut self, flavour: Flavour, bound: f64) -> Self {
         self.flavour = flavour;
         self.bound = bound;
+        self
+    }
+
+    /// The same with values that it holds.
+    pub fn with_samples(mut self, samples: &Arc<[String]>) -> Self {
+        self.samples = Arc::clone(samples);
         self
     }
 

@@ -12,6 +12,7 @@ use datafusion::parquet::file::properties::{EnabledStatistics, WriterProperties}
 use datafusion::prelude::{ParquetReadOptions, SessionContext};
 use tempfile::TempDir;
 
+use super::cells;
 use super::rng::Rng;
 use super::types::Table;
 use super::values::{self, Fill};
@@ -132,6 +133,14 @@ impl Dataset {
             Ok(TableData { name: table.name.clone(), rows: batch, layout: Layout::random(rng, rows) })
         });
         Ok(Dataset { tables: data.collect::<Result<_>>()? })
+    }
+
+    /// Some values of a column, as literals.
+    pub fn samples(&self, rng: &mut Rng, table: usize, column: usize) -> Vec<String> {
+        let rows = &self.tables[table].rows;
+        let array = rows.column(column);
+        let count = rows.num_rows().min(4);
+        (0..count).map(|_| cells::literal(array.as_ref(), rng.below(rows.num_rows()))).collect()
     }
 
     /// Rows of all tables.

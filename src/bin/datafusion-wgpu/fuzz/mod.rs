@@ -297,10 +297,16 @@ impl World {
     /// World `number` of a seed.
     fn new(seed: u64, number: u64) -> Result<Self> {
         let mut rng = Rng::new(seed, WORLDS + number);
-        let tables = types::tables(&mut rng);
+        let mut tables = types::tables(&mut rng);
         let sizes = [Size::Tiny, Size::Tiny, Size::Medium, Size::Large];
         let datasets = sizes.map(|size| Dataset::random(&mut rng, &tables, size));
         let datasets = datasets.into_iter().collect::<Result<Vec<_>>>()?;
+        for (number, table) in tables.iter_mut().enumerate() {
+            for (index, column) in table.columns.iter_mut().enumerate() {
+                let samples = datasets.iter().flat_map(|dataset| dataset.samples(&mut rng, number, index));
+                column.samples = samples.collect();
+            }
+        }
         Ok(World { seed, tables, datasets })
     }
 

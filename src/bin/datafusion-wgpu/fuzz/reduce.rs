@@ -99,7 +99,9 @@ fn fewer_items(query: &Query, select: &Select) -> Vec<Query> {
     let mut ranges = vec![(0, count / 2), (count / 2, count)];
     ranges.extend((0..count).map(|index| (index, index + 1)));
     let kept = |range: &(usize, usize)| range.0 < range.1 && range.1 - range.0 < count;
-    ranges.into_iter().filter(kept).map(|(from, to)| without_items(query, select, from, to)).collect()
+    let some_left = |query: &Query| !query.tiers().is_empty();
+    let fewer = ranges.into_iter().filter(kept).map(|(from, to)| without_items(query, select, from, to));
+    fewer.filter(some_left).collect()
 }
 
 fn without_items(query: &Query, select: &Select, from: usize, to: usize) -> Query {

@@ -1,5 +1,7 @@
 //! Types of columns, what is known of their values, and the shapes of the tables.
 
+use std::sync::Arc;
+
 use datafusion::arrow::datatypes::{DataType, Field, Schema, TimeUnit};
 
 use super::rng::Rng;
@@ -68,6 +70,8 @@ pub struct Column {
     pub flavour: Flavour,
     /// Whether it may hold NULL.
     pub nullable: bool,
+    /// Some of its values, as literals: comparisons with them meet equal values.
+    pub samples: Arc<[String]>,
 }
 
 /// A table.
@@ -199,7 +203,7 @@ pub fn tables(rng: &mut Rng) -> Vec<Table> {
             }
             let nullable = class == Class::Null || rng.chance(85);
             let name = if index == 0 { "k".to_string() } else { format!("c{index}") };
-            all.push(Column { name, data_type, flavour, nullable });
+            all.push(Column { name, data_type, flavour, nullable, samples: Arc::default() });
         }
         Table { name: format!("t{number}"), columns: all }
     };

@@ -47,6 +47,9 @@ impl Generator<'_> {
 
     fn count(&mut self, scope: &Scope) -> Expr {
         let any = |generator: &mut Self| -> Arg {
+            if generator.rng.chance(15) {
+                return generator.predicate(scope, 2).into();
+            }
             if scope.is_empty() || generator.rng.chance(20) {
                 let of = generator.class(scope);
                 return generator.value(scope, of, 1).into();
@@ -122,8 +125,8 @@ impl Generator<'_> {
     }
 
     fn extreme(&mut self, scope: &Scope, place: Place) -> Expr {
-        let of = self.class(scope);
-        let mut arg = self.value(scope, of, 1);
+        let of = if self.rng.chance(8) { Class::Bool } else { self.class(scope) };
+        let mut arg = self.value(scope, of, 2);
         // DataFusion's grouped MIN and MAX over floats depend on the order of rows where NaNs or both zeros are.
         let odd = of == Class::Float && arg.flavour != Flavour::Dyadic;
         if odd && place.grouped && (place.nested || self.rng.chance(85)) {

@@ -58,6 +58,7 @@ impl Generator<'_> {
         let columns = table.columns.iter().map(|column| {
             Expr::leaf("column", column.data_type.clone(), format!("{alias}.{}", column.name))
                 .known(column.flavour, bound(&column.data_type, column.flavour))
+                .with_samples(&column.samples)
         });
         let columns = columns.collect();
         Source { relation: Relation::Table { name: table.name.clone(), alias }, columns }
@@ -87,6 +88,11 @@ impl Generator<'_> {
         if class(&like.data_type) == Class::Float && has_zeros && self.rng.chance(25) {
             let text = self.rng.choose(&["0.0", "CAST('-0.0' AS DOUBLE)", "0"]);
             return Expr::leaf("literal", like.data_type.clone(), text.to_string());
+        }
+        if !like.samples.is_empty() && self.rng.chance(50) {
+            let text = like.samples[self.rng.below(like.samples.len())].clone();
+            return Expr::leaf("literal", like.data_type.clone(), text)
+                .known(like.flavour, bound(&like.data_type, like.flavour));
         }
         self.literal_of(&like.data_type, like.flavour)
     }

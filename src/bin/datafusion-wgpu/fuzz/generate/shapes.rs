@@ -2,6 +2,8 @@
 
 use datafusion::arrow::datatypes::DataType;
 
+use std::sync::Arc;
+
 use super::super::ast::{Arg, Body, Expr, Item, OrderKey, Query, Relation, Select, Target, Tier};
 use super::super::types::{Class, Flavour, class};
 use super::aggregate::Place;
@@ -141,6 +143,8 @@ impl Generator<'_> {
             let depth = generator.rng.between(1, 2);
             let computed = generator.rng.chance(55);
             let expr = match scope.len() {
+                // In a filter NULL and FALSE are the same; here they are not.
+                _ if generator.rng.chance(12) => generator.predicate(scope, 2),
                 0 => generator.value(scope, of, 1),
                 n if !computed => scope[generator.rng.below(n)].clone(),
                 _ => generator.value(scope, of, depth),
@@ -353,6 +357,7 @@ pub fn columns_of(query: &Query, alias: &str) -> Scope {
                 Expr::leaf("column", expr.data_type.clone(), format!("{alias}.{}", item.alias))
                     .known(expr.flavour, expr.bound)
                     .with_tier(expr.tier)
+                    .with_samples(&expr.samples)
             };
             select.visible().map(column).collect()
         }
@@ -363,6 +368,7 @@ pub fn columns_of(query: &Query, alias: &str) -> Scope {
                 if column.flavour != other.flavour {
                     column.flavour = Flavour::Edge;
                 }
+                column.samples = Arc::default();
             }
             columns
         }
