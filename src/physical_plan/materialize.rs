@@ -10,7 +10,7 @@ use datafusion::common::Result;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::metrics::RecordOutput;
-use datafusion::physical_plan::stream::RecordBatchReceiverStream;
+use datafusion::physical_plan::stream::{RecordBatchReceiverStream, RecordBatchStreamAdapter};
 use futures::future::BoxFuture;
 use futures::stream::FuturesOrdered;
 use futures::{FutureExt, StreamExt};
@@ -31,7 +31,9 @@ use super::run::{FallbackReason, RunContext, is_memory_pressure};
 /// Batches whose device work is under way at a time: one computes while the next uploads.
 const IN_FLIGHT: usize = 2;
 
-/// Runs a row-local node for a host parent. The work is done by one task, which ends when the stream is dropped.
+/// Runs a row-local node for a host parent. The work is done by one task, which begins when the stream is asked for its first
+/// batch and ends when it is dropped. Not before: a join asks its probe side only once the build side is complete and
+/// not empty, and narrows the scans below by then.
 pub(crate) fn execute(
     exec: &GpuExec,
     fetch: Option<usize>,
@@ -41,9 +43,24 @@ pub(crate) fn execute(
     let run = RunContext::open(exec, partition, context);
     let input = DeviceStream::through(exec, partition, &run)?;
     let schema = exec.schema();
+    let rows = context.session_config().batch_size();
+    let started = {
+        let schema = Arc::clone(&schema);
+        async move { start(input, run, schema, fetch, rows) }
+    };
+    Ok(Box::pin(RecordBatchStreamAdapter::new(schema, started.flatten_stream())))
+}
+
+/// Starts the task.
+fn start(
+    input: DeviceStream,
+    run: Arc<RunContext>,
+    schema: SchemaRef,
+    fetch: Option<usize>,
+    rows: usize,
+) -> SendableRecordBatchStream {
     let mut builder = RecordBatchReceiverStream::builder(Arc::clone(&schema), 2);
     let sender = builder.tx();
-    let rows = context.session_config().batch_size();
     let output =
         Output { coalescer: BatchCoalescer::new(Arc::clone(&schema), rows), remaining: fetch, sender };
     let span = run.span().clone();
@@ -56,7 +73,7 @@ pub(crate) fn execute(
         Ok(())
     };
     builder.spawn(work.instrument(span));
-    Ok(builder.build())
+    builder.build()
 }
 
 /// Rows on their way out: cut to DataFusion's batch size, and to `fetch` rows.

@@ -13,6 +13,7 @@ mod functions;
 mod fuzz;
 mod harness;
 mod layering;
+mod laziness;
 mod observe;
 mod placement;
 mod random;

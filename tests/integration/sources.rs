@@ -1,6 +1,7 @@
 //! Table sources that the tests need.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;
@@ -9,6 +10,7 @@ use datafusion::catalog::streaming::StreamingTable;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::streaming::PartitionStream;
+use futures::StreamExt;
 
 use crate::harness::{TestResult, table};
 
@@ -67,4 +69,31 @@ fn partitioned(partitions: i64, rows: i64, fails: bool) -> TestResult<Arc<dyn Ta
         })
         .collect::<TestResult<Vec<_>>>()?;
     Ok(Arc::new(StreamingTable::try_new(schema, parts)?))
+}
+
+/// One partition that counts how often it was asked for a batch.
+#[derive(Debug)]
+struct Watched {
+    rows: RecordBatch,
+    asked: Arc<AtomicUsize>,
+}
+
+impl PartitionStream for Watched {
+    fn schema(&self) -> &SchemaRef {
+        self.rows.schema_ref()
+    }
+
+    fn execute(&self, _: Arc<TaskContext>) -> SendableRecordBatchStream {
+        let asked = Arc::clone(&self.asked);
+        let rows = futures::stream::iter([Ok(self.rows.clone())]).inspect(move |_| {
+            asked.fetch_add(1, Ordering::SeqCst);
+        });
+        Box::pin(RecordBatchStreamAdapter::new(self.rows.schema(), rows))
+    }
+}
+
+/// A table of one partition and one batch; `asked` counts the batches that were taken from it.
+pub fn watched(rows: i64, asked: &Arc<AtomicUsize>) -> TestResult<Arc<dyn TableProvider>> {
+    let part = Watched { rows: table(0, rows)?, asked: Arc::clone(asked) };
+    Ok(Arc::new(StreamingTable::try_new(part.rows.schema(), vec![Arc::new(part)])?))
 }
