@@ -26,6 +26,7 @@ mod shrink;
 mod tests;
 mod types;
 mod values;
+mod watchdog;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

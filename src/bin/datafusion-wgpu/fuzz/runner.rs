@@ -15,6 +15,7 @@ use futures::StreamExt;
 use super::compare::Answer;
 use super::data::Stored;
 use super::options::RunOptions;
+use super::watchdog::Watchdog;
 
 /// Results larger than this are not compared: such a query is counted as of no use.
 const MOST_ROWS: usize = 100_000;
@@ -66,6 +67,7 @@ pub struct Engine {
     device: Arc<GpuDevice>,
     adapter: String,
     timeout: Duration,
+    watchdog: Watchdog,
 }
 
 impl Engine {
@@ -76,7 +78,8 @@ impl Engine {
     pub fn new(adapter: &str, timeout: Duration) -> Result<Self> {
         let selector = AdapterSelector { adapter: adapter.to_string(), allow_software: true };
         let device = GpuRuntime::new().select(&selector)?;
-        Ok(Engine { device, adapter: adapter.to_string(), timeout })
+        let watchdog = Watchdog::guard(timeout + Duration::from_secs(60));
+        Ok(Engine { device, adapter: adapter.to_string(), timeout, watchdog })
     }
 
     /// Name of the adapter.
@@ -136,14 +139,11 @@ impl Engine {
     async fn run(&self, context: SessionContext, sql: &str) -> Run {
         let sql = sql.to_string();
         // A task of its own, so that neither a panic nor a loop without a wait takes the fuzzer along.
-        let mut task = tokio::spawn(async move { answer(&context, &sql).await });
-        let (verdict, gpu) = match tokio::time::timeout(self.timeout, &mut task).await {
-            Ok(Ok(outcome)) => outcome,
-            Ok(Err(error)) => (panicked(error), GpuWork::default()),
-            Err(_) => {
-                task.abort();
-                (Verdict::Hang, GpuWork::default())
-            }
+        let task = tokio::spawn(async move { answer(&context, &sql).await });
+        let (verdict, gpu) = match self.watchdog.wait(task, self.timeout).await {
+            Some(Ok(outcome)) => outcome,
+            Some(Err(error)) => (panicked(error), GpuWork::default()),
+            None => (Verdict::Hang, GpuWork::default()),
         };
         Run { verdict, gpu }
     }
