@@ -13,6 +13,9 @@ use super::options::RunOptions;
 use super::reduce::reductions;
 use super::runner::Engine;
 
+/// Candidates that are tried before rows are cut: inner queries, sides of set operations, LIMIT, ORDER BY, conditions.
+const LARGE_STEPS: usize = 12;
+
 /// A query, its tables and the options under which it fails.
 #[derive(Debug, Clone)]
 pub struct Case {
@@ -64,12 +67,14 @@ impl<'a> Shrinker<'a> {
     /// # Errors
     /// Arrow's, when rows are cut.
     pub async fn run(mut self) -> Result<Shrunk> {
+        // The largest parts of the query while all rows are there, which they may need.
+        self.query(LARGE_STEPS).await;
         loop {
             let before = self.size();
-            // Fewer rows first: everything after is quicker.
+            // Then fewer rows: everything after is quicker.
             self.options().await;
             self.rows().await?;
-            self.query().await;
+            self.query(usize::MAX).await;
             self.columns().await?;
             self.rows().await?;
             if self.size() == before || self.is_over() {
@@ -213,19 +218,21 @@ impl<'a> Shrinker<'a> {
         Ok(())
     }
 
-    async fn query(&mut self) {
+    /// Tries the first `most` candidates of each query that is taken.
+    async fn query(&mut self, most: usize) {
         let mut next = 0;
-        let mut untried = usize::MAX;
+        let mut untried = most;
         // Round and round through the candidates until all of them were tried without success.
         while untried > 0 && !self.is_over() {
             let candidates = reductions(&self.best.query);
-            if candidates.is_empty() {
+            let count = candidates.len().min(most);
+            if count == 0 {
                 return;
             }
-            untried = untried.min(candidates.len());
-            let query = candidates[next % candidates.len()].clone();
+            untried = untried.min(count);
+            let query = candidates[next % count].clone();
             if self.accept(Case { query, ..self.best.clone() }).await {
-                untried = usize::MAX;
+                untried = most;
             } else {
                 next += 1;
                 untried -= 1;
