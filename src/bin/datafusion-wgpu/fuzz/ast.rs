@@ -170,7 +170,7 @@ pub enum Body {
 }
 
 /// One SELECT.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Select {
     /// SELECT DISTINCT.
     pub distinct: bool,

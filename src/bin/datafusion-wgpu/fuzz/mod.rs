@@ -34,6 +34,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use datafusion::common::runtime::SpawnedTask;
 use datafusion::error::{DataFusionError, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 use parking_lot::Mutex;
@@ -163,7 +164,7 @@ impl Fuzzer {
         let jobs: Vec<_> = (0..fuzzer.args.jobs.max(1))
             .map(|_| {
                 let fuzzer = Arc::clone(&fuzzer);
-                tokio::spawn(async move { fuzzer.work().await })
+                SpawnedTask::spawn(async move { fuzzer.work().await })
             })
             .collect();
         for job in jobs {

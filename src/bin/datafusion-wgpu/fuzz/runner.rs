@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use datafusion::common::DataFusionError;
+use datafusion::common::runtime::SpawnedTask;
 use datafusion::error::Result;
 use datafusion::physical_plan::{ExecutionPlan, execute_stream};
 use datafusion::prelude::SessionContext;
@@ -139,7 +140,7 @@ impl Engine {
     async fn run(&self, context: SessionContext, sql: &str) -> Run {
         let sql = sql.to_string();
         // A task of its own, so that neither a panic nor a loop without a wait takes the fuzzer along.
-        let task = tokio::spawn(async move { answer(&context, &sql).await });
+        let task = SpawnedTask::spawn(async move { answer(&context, &sql).await });
         let (verdict, gpu) = match self.watchdog.wait(task, self.timeout).await {
             Some(Ok(outcome)) => outcome,
             Some(Err(error)) => (panicked(error), GpuWork::default()),

@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tokio::task::{JoinError, JoinHandle};
+use datafusion::common::runtime::SpawnedTask;
+use tokio::task::JoinError;
 
 /// How often time is looked at. A machine that was paused for minutes loses one tick.
 const TICK: Duration = Duration::from_secs(1);
@@ -29,8 +30,12 @@ impl Watchdog {
         Watchdog(counts)
     }
 
-    /// The task's result; `None`, and the task is aborted, after `limit` without it.
-    pub async fn wait<T>(&self, mut task: JoinHandle<T>, limit: Duration) -> Option<Result<T, JoinError>> {
+    /// The task's result; `None`, and the task is dropped and with that aborted, after `limit` without it.
+    pub async fn wait<T: 'static>(
+        &self,
+        mut task: SpawnedTask<T>,
+        limit: Duration,
+    ) -> Option<Result<T, JoinError>> {
         self.0.waits.fetch_add(1, Ordering::SeqCst);
         let mut outcome = None;
         for _ in 0..limit.as_secs() {
@@ -42,9 +47,6 @@ impl Watchdog {
             }
         }
         self.0.waits.fetch_sub(1, Ordering::SeqCst);
-        if outcome.is_none() {
-            task.abort();
-        }
         outcome
     }
 }

@@ -48,10 +48,11 @@ impl Generator<'_> {
     /// A condition without AND, OR and NOT above it.
     fn simple(&mut self, scope: &Scope, depth: usize) -> Expr {
         let of = self.class(scope);
-        if of == Class::Bool && self.rng.chance(60) {
-            if let Some(column) = self.column(scope, Class::Bool) {
-                return column;
-            }
+        if of == Class::Bool
+            && self.rng.chance(60)
+            && let Some(column) = self.column(scope, Class::Bool)
+        {
+            return column;
         }
         // Computed Booleans would be conditions again.
         let depth = if of == Class::Bool { 0 } else { depth };

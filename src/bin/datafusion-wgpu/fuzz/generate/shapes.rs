@@ -321,20 +321,6 @@ impl Generator<'_> {
     }
 }
 
-impl Default for Select {
-    fn default() -> Self {
-        Select {
-            distinct: false,
-            items: vec![],
-            from: None,
-            filter: None,
-            keys: vec![],
-            grouping: "",
-            having: None,
-        }
-    }
-}
-
 /// SELECT without the other clauses.
 pub fn select(items: Vec<Item>, from: Relation, filter: Option<Expr>) -> Select {
     Select { items, from: Some(from), filter, ..Select::default() }
