@@ -2,10 +2,12 @@
 
 mod planner;
 
+use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 
 use datafusion::common::Result;
-use datafusion::execution::session_state::SessionStateBuilder;
+use datafusion::execution::FunctionRegistry;
+use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::prelude::{SessionConfig, SessionContext};
 
@@ -97,6 +99,7 @@ pub fn register_gpu_runtime(context: &SessionContext, runtime: Arc<GpuRuntime>) 
         .build();
     // The builder switches this off so as not to overwrite the catalog that is there.
     extended.config_mut().options_mut().catalog.create_default_catalog_and_schema = create_default_catalog;
+    keep_functions(&state, &mut extended)?;
     *state = extended;
     Ok(())
 }
@@ -108,6 +111,45 @@ pub fn register_gpu_runtime(context: &SessionContext, runtime: Arc<GpuRuntime>) 
 /// no query.
 pub async fn placement_report(context: &SessionContext, sql: &str) -> Result<PlacementReport> {
     explain(&context.state(), sql).await
+}
+
+/// Gives every name the function that it had. The builder registers functions again in any order, so that one which was
+/// replaced, and is left under an alias only, may take its name back.
+fn keep_functions(from: &SessionState, to: &mut SessionState) -> Result<()> {
+    keep(from.scalar_functions(), to, SessionState::scalar_functions, FunctionRegistry::register_udf)?;
+    keep(from.aggregate_functions(), to, SessionState::aggregate_functions, FunctionRegistry::register_udaf)?;
+    keep(from.window_functions(), to, SessionState::window_functions, FunctionRegistry::register_udwf)?;
+    keep(
+        from.higher_order_functions(),
+        to,
+        SessionState::higher_order_functions,
+        FunctionRegistry::register_higher_order_function,
+    )
+}
+
+fn keep<F: ?Sized>(
+    functions: &HashMap<String, Arc<F>>,
+    state: &mut SessionState,
+    current: fn(&SessionState) -> &HashMap<String, Arc<F>>,
+    register: fn(&mut SessionState, Arc<F>) -> Result<Option<Arc<F>>>,
+) -> Result<()> {
+    // Registering one function may take names from another, which the next round gives back.
+    for _ in functions {
+        let lost: Vec<Arc<F>> = functions
+            .iter()
+            .filter(|(name, function)| {
+                current(state).get(*name).is_none_or(|other| !Arc::ptr_eq(other, function))
+            })
+            .map(|(_, function)| Arc::clone(function))
+            .collect();
+        if lost.is_empty() {
+            break;
+        }
+        for function in lost {
+            register(state, function)?;
+        }
+    }
+    Ok(())
 }
 
 /// The configuration with our options and a runtime; those that are there are kept.

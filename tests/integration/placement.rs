@@ -1,7 +1,9 @@
 //! Placement by options, and the clear errors for what a user can get wrong.
 
 use std::fs;
+use std::sync::Arc;
 
+use datafusion::arrow::datatypes::DataType;
 use datafusion::prelude::{ParquetReadOptions, SessionContext};
 use datafusion_wgpu::{GpuSessionStateBuilderExt, placement_report, register_gpu};
 
@@ -94,6 +96,34 @@ async fn registered_in_every_way() -> TestResult {
         let rules =
             ctx.state().physical_optimizers().iter().filter(|rule| rule.name().contains("gpu")).count();
         assert_eq!(rules, 1);
+    }
+    Ok(())
+}
+
+/// A function of DataFusion's that was replaced is still there under its aliases, and must not take its name back.
+#[tokio::test]
+async fn registering_keeps_replaced_functions() -> TestResult {
+    use datafusion::logical_expr::{ColumnarValue, Volatility, create_udf};
+    use datafusion::scalar::ScalarValue;
+    let ctx = SessionContext::new();
+    // Each has an alias; which function wins by chance would be seen among so many.
+    let names = ["date_trunc", "array_append", "character_length", "power", "position", "signum", "to_char"];
+    let names: Vec<&str> = names
+        .into_iter()
+        .filter(|name| ctx.state().scalar_functions().get(*name).is_some_and(|f| !f.aliases().is_empty()))
+        .collect();
+    assert!(names.len() > 3, "{names:?}");
+    for name in &names {
+        let mine = |_: &[ColumnarValue]| Ok(ColumnarValue::Scalar(ScalarValue::Int64(Some(7))));
+        ctx.register_udf(create_udf(name, vec![], DataType::Int64, Volatility::Immutable, Arc::new(mine)));
+    }
+    let before = ctx.state();
+    register_gpu(&ctx)?;
+    for name in names {
+        assert_eq!(run(&ctx, &format!("SELECT {name}()")).await?.rows, ["7"], "{name}");
+    }
+    for (name, function) in before.scalar_functions() {
+        assert_eq!(ctx.state().scalar_functions().get(name), Some(function), "{name}");
     }
     Ok(())
 }
