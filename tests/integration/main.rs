@@ -4,6 +4,8 @@
 mod bench;
 #[cfg(feature = "cli")]
 mod cli;
+#[cfg(feature = "harness")]
+mod conformance;
 mod docs;
 #[cfg(feature = "cli")]
 mod doctor;

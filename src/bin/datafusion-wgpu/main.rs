@@ -1,6 +1,8 @@
 //! The `datafusion-wgpu` program: DataFusion's shell with the GPU behind it, and the tools around it.
 
 mod bench;
+#[cfg(feature = "harness")]
+mod conformance;
 mod devices;
 mod doctor;
 mod error;
@@ -65,6 +67,9 @@ enum Command {
     /// Compare answers with the rule off and forced, over random queries and tables
     #[cfg(feature = "harness")]
     Fuzz(fuzz::Args),
+    /// Run DataFusion's own test files with the rule forced
+    #[cfg(feature = "harness")]
+    Conformance(conformance::Args),
 }
 
 /// Where XDG_RUNTIME_DIR is not set, as in containers, Mesa's drivers look for a Wayland display nevertheless and print an
@@ -120,5 +125,7 @@ async fn run(cli: Cli) -> Result<ExitCode> {
         Some(Command::TpchData(args)) => tpch_data::run(args).await,
         #[cfg(feature = "harness")]
         Some(Command::Fuzz(args)) => fuzz::run(args).await,
+        #[cfg(feature = "harness")]
+        Some(Command::Conformance(args)) => conformance::run(args).await,
     }
 }

@@ -1,0 +1,131 @@
+//! DataFusion's own test files, run with the rule forced.
+//!
+//! The files are those of the crate `datafusion-sqllogictest`, read from where cargo keeps its source. They are copied into a
+//! scratch folder laid out as a checkout of DataFusion, and a second process runs them there: the files name their data
+//! relative to the working directory, and a driver that crashes takes only that process with it.
+
+mod compare;
+mod engine;
+mod folder;
+mod records;
+mod report;
+mod shape;
+mod skips;
+mod watch;
+mod worker;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use datafusion::error::Result;
+use datafusion_wgpu::Exchanges;
+
+use crate::error::problem;
+
+use folder::Sources;
+use report::Report;
+use skips::Skips;
+use worker::{Job, Settings};
+
+/// Files that stand for the whole suite in `make test`, one a line.
+const SUBSET: &str = "tests/conformance/subset.txt";
+/// Every statement that is known to fail, with its reason.
+const SKIPS: &str = "tests/conformance/skips.txt";
+
+/// Flags of the conformance runner.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Args {
+    /// Folder with the .slt files [default: that of the datafusion-sqllogictest in this repository's dependencies]
+    #[arg(long, value_name = "DIR")]
+    test_files: Option<PathBuf>,
+    /// Folder with the data files, laid out as a checkout of DataFusion [default: $DATAFUSION_TESTING_DATA]
+    #[arg(long, value_name = "DIR")]
+    testing_data: Option<PathBuf>,
+    /// Only files whose path contains one of these
+    #[arg(long, value_name = "PART", value_delimiter = ',')]
+    files: Vec<String>,
+    /// Only the files of tests/conformance/subset.txt, which need no data
+    #[arg(long)]
+    subset: bool,
+    /// The TPC-H files too, with generated data at scale 0.1
+    #[arg(long)]
+    tpch: bool,
+    /// Print the files and stop
+    #[arg(long)]
+    list: bool,
+    /// Files that run at the same time [default: the number of cores]
+    #[arg(long, value_name = "N")]
+    jobs: Option<usize>,
+    /// Rows of an upload, so that small inputs become several
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    batch_rows: usize,
+    /// Whether exchanges within GPU islands are collapsed or kept
+    #[arg(long, value_name = "collapse|keep", default_value_t = Exchanges::Collapse)]
+    exchanges: Exchanges,
+    /// The adapter: its number or a part of its name
+    #[arg(long, value_name = "ADAPTER", default_value = "")]
+    adapter: String,
+    /// Seconds that one statement may take
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    timeout: u64,
+    /// Leave the GPU away: what fails then fails in this environment anyway
+    #[arg(long)]
+    without_gpu: bool,
+    /// List of statements that are known to fail [default: tests/conformance/skips.txt]
+    #[arg(long, value_name = "FILE")]
+    skips: Option<PathBuf>,
+    /// Write everything to FILE, as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write the report to FILE, as Markdown
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// Run the job in FILE; the runner calls itself so
+    #[arg(long, hide = true, value_name = "FILE")]
+    worker: Option<PathBuf>,
+}
+
+/// Runs the files; fails when a statement fails that the list does not know, or when the list is stale.
+pub async fn run(args: Args) -> Result<ExitCode> {
+    if let Some(job) = &args.worker {
+        return worker::run(job).await;
+    }
+    let sources = Sources::find(&args)?;
+    let files = sources.files(&args)?;
+    if files.is_empty() {
+        return Err(problem("no test file matches"));
+    }
+    if args.list {
+        for file in &files {
+            println!("{file}");
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let skips = Skips::read(&sources.skips)?;
+    let folder = folder::Scratch::create(&sources, files.iter().any(|file| folder::is_tpch(file)))?;
+    let job = Job { files, root: folder.root().to_path_buf(), settings: settings(&args) };
+    let results = tokio::task::spawn_blocking(move || worker::run_in_process(&job, &folder))
+        .await
+        .map_err(|error| problem(format!("the runner stopped: {error}")))??;
+    let report = Report::new(results, &skips, sources.version.clone());
+    if let Some(path) = &args.json {
+        std::fs::write(path, report.json()?)?;
+    }
+    if let Some(path) = &args.report {
+        std::fs::write(path, report.markdown())?;
+    }
+    print!("{}", report.summary());
+    Ok(if report.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn settings(args: &Args) -> Settings {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    Settings {
+        batch_rows: args.batch_rows.max(1),
+        exchanges: args.exchanges.to_string(),
+        adapter: args.adapter.clone(),
+        timeout_seconds: args.timeout.max(1),
+        gpu: !args.without_gpu,
+        jobs: args.jobs.unwrap_or(cores).max(1),
+    }
+}

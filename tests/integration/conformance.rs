@@ -1,0 +1,241 @@
+//! The conformance runner, on test files of the tests' own.
+
+use std::fs;
+use std::process::Command;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::harness::TestResult;
+
+/// Statements that pass, each of another kind.
+const GOOD: &str = "\
+statement ok
+CREATE TABLE t AS VALUES (1, 10), (2, 20), (3, 30), (4, 40)
+
+# In any order, as there is no ORDER BY.
+query I
+SELECT column2 FROM t WHERE column1 > 2
+----
+40
+30
+
+# Some row of the table, whichever the file shows.
+query I
+SELECT column1 FROM t LIMIT 1
+----
+4
+
+query II
+SELECT count(*), sum(column2) FROM t WHERE column1 <> 4
+----
+3 60
+
+statement error already exists
+CREATE TABLE t AS VALUES (1)
+
+statement ok
+CREATE TABLE d AS SELECT arrow_cast(column1, 'Decimal128(38, 0)') AS d FROM (VALUES (99999999999999999999999999999999999999))
+
+query error Overflow
+SELECT d + d FROM d WHERE d > 0
+
+# A plan without the rule.
+query TT
+EXPLAIN SELECT column1 + 1 FROM t WHERE column1 > 2
+----
+logical_plan
+01)Projection: t.column1 + Int64(1)
+02)--Filter: t.column1 > Int64(2)
+03)----TableScan: t projection=[column1]
+physical_plan
+01)ProjectionExec: expr=[column1@0 + 1 as t.column1 + Int64(1)]
+02)--RepartitionExec: partitioning=RoundRobinBatch(4), input_partitions=1
+03)----FilterExec: column1@0 > 2
+04)------DataSourceExec: partitions=1, partition_sizes=[1]
+
+statement ok
+SET datafusion.catalog.information_schema = true
+
+query I
+SELECT count(*) FROM information_schema.df_settings WHERE name LIKE 'gpu%'
+----
+0
+
+statement ok
+PREPARE p AS SELECT column2 FROM t WHERE column1 = $1
+
+query I
+EXECUTE p(2)
+----
+20
+";
+
+/// What fails with the rule and without it.
+const WRONG: &str = "\
+query I
+SELECT 1
+----
+2
+
+query I
+SELECT column1 FROM (VALUES (1), (2)) ORDER BY column1
+----
+2
+1
+
+query I
+SELECT column1 FROM (VALUES (1), (2)) LIMIT 1
+----
+1
+2
+";
+
+/// What fails only where the GPU is registered.
+const OURS: &str = "\
+statement error
+SET gpu.enabled = true
+";
+
+/// A folder with test files.
+struct Suite {
+    dir: TempDir,
+}
+
+/// What a run did.
+struct Ran {
+    code: Option<i32>,
+    stdout: String,
+    json: Value,
+}
+
+impl Suite {
+    fn new(files: &[(&str, &str)]) -> TestResult<Self> {
+        let dir = tempfile::tempdir()?;
+        fs::create_dir(dir.path().join("test_files"))?;
+        for (name, text) in files {
+            fs::write(dir.path().join("test_files").join(name), text)?;
+        }
+        Ok(Self { dir })
+    }
+
+    /// Runs all files against a list of known failures.
+    fn run(&self, skips: &str, arguments: &[&str]) -> TestResult<Ran> {
+        let path = |name: &str| self.dir.path().join(name);
+        fs::write(path("skips.txt"), skips)?;
+        let output = Command::new(env!("CARGO_BIN_EXE_datafusion-wgpu"))
+            .arg("conformance")
+            .args(["--files", ".slt"])
+            .arg("--test-files")
+            .arg(path("test_files"))
+            .arg("--skips")
+            .arg(path("skips.txt"))
+            .arg("--json")
+            .arg(path("report.json"))
+            .arg("--report")
+            .arg(path("report.md"))
+            .args(arguments)
+            .env("RUST_BACKTRACE", "0")
+            .output()?;
+        let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+        let json = fs::read(path("report.json"))
+            .map_err(|_| format!("no report: {}", String::from_utf8_lossy(&output.stderr)))?;
+        Ok(Ran { code: output.status.code(), stdout, json: serde_json::from_slice(&json)? })
+    }
+}
+
+impl Ran {
+    fn totals(&self, names: &[&str]) -> Vec<u64> {
+        names.iter().map(|name| self.json["totals"][name].as_u64().unwrap_or(u64::MAX)).collect()
+    }
+}
+
+#[test]
+fn statements_of_every_kind_pass() -> TestResult {
+    let suite = Suite::new(&[("good.slt", GOOD)])?;
+    for exchanges in ["collapse", "keep"] {
+        let ran = suite.run("", &["--exchanges", exchanges])?;
+        assert_eq!(ran.code, Some(0), "{}", ran.stdout);
+        assert_eq!(ran.totals(&["statements", "passed", "failed"]), [12, 12, 0]);
+        // The plan and the settings ran without the rule; the filters, the aggregate and the overflow with it.
+        assert_eq!(ran.totals(&["without_rule", "gpu", "launched"]), [2, 4, 4], "{}", ran.json);
+        assert_eq!(ran.json["totals"]["fallbacks"]["ArithmeticFault"], 1);
+    }
+    let report = fs::read_to_string(suite.dir.path().join("report.md"))?;
+    assert!(report.contains("| good.slt | 12 | 12 | 0 | 0 | 2 | 4 | 4 | ArithmeticFault 1 |"), "{report}");
+    Ok(())
+}
+
+#[test]
+fn failures_are_told_apart() -> TestResult {
+    let suite = Suite::new(&[("good.slt", GOOD), ("wrong.slt", WRONG), ("ours.slt", OURS)])?;
+    let ran = suite.run("", &[])?;
+    assert_eq!(ran.code, Some(1));
+    assert_eq!(ran.totals(&["passed", "failed", "failed_everywhere", "skipped"]), [12, 1, 3, 0]);
+    for text in [
+        "FAILED: ours.slt:1\n",
+        "fails without the rule too: wrong.slt:1\n",
+        "fails without the rule too: wrong.slt:6\n",
+    ] {
+        assert!(ran.stdout.contains(text), "{}", ran.stdout);
+    }
+
+    let known = "\
+        # A comment.\nfile: ours.slt\nline: 1\nfails: with the rule\nreason: the option is ours\n\n\
+        file: wrong.slt\nsql: SELECT\nfails: everywhere\nreason: wrong on purpose\n";
+    let ran = suite.run(known, &[])?;
+    assert_eq!(ran.code, Some(0), "{}", ran.stdout);
+    assert_eq!(ran.totals(&["passed", "failed", "failed_everywhere", "skipped"]), [12, 0, 0, 4]);
+
+    let stale = format!("{known}\nfile: good.slt\nsql: EXECUTE p\nfails: with the rule\nreason: none\n");
+    let ran = suite.run(&stale, &[])?;
+    assert_eq!(ran.code, Some(1));
+    assert!(
+        ran.stdout.contains("STALE entry in the list of known failures: good.slt: EXECUTE p"),
+        "{}",
+        ran.stdout
+    );
+    Ok(())
+}
+
+#[test]
+fn hangs_and_panics_are_failures() -> TestResult {
+    // A table of this schema that DataFusion's context for cte.slt does not know panics. The first sum can be cancelled; the
+    // second holds its thread.
+    let text = "\
+        statement error\nSELECT * FROM strict_schema.unknown\n\n\
+        statement error\nSELECT sum(value % 7) FROM generate_series(1, 1000000000)\n\n\
+        query I\nSELECT 1\n----\n1\n";
+    let stuck = "\
+        statement error\nSELECT sum(a.value % 7 + b.value) FROM generate_series(1, 1000000) a, generate_series(1, 1000000) b\n";
+    let suite = Suite::new(&[("cte.slt", text), ("stuck.slt", stuck), ("good.slt", GOOD)])?;
+    let ran = suite.run("", &["--timeout", "2"])?;
+    assert_eq!(ran.code, Some(1));
+    let counts = ran.totals(&["files", "statements", "passed", "failed", "failed_everywhere"]);
+    assert_eq!(counts, [3, 15, 13, 1, 2], "{}", ran.stdout);
+    for text in [
+        "panicked: ",
+        "took longer than 2 s\n",
+        "stuck.slt:0\ntook longer than 2 s and could not be cancelled",
+    ] {
+        assert!(ran.stdout.contains(text), "{}", ran.stdout);
+    }
+    Ok(())
+}
+
+#[test]
+fn the_subset_is_listed_without_data() -> TestResult {
+    let output = Command::new(env!("CARGO_BIN_EXE_datafusion-wgpu"))
+        .args(["conformance", "--subset", "--list"])
+        .env_remove("DATAFUSION_TESTING_DATA")
+        .output()?;
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(String::from_utf8_lossy(&output.stdout).lines().any(|line| line == "case.slt"));
+    let whole = Command::new(env!("CARGO_BIN_EXE_datafusion-wgpu"))
+        .arg("conformance")
+        .env_remove("DATAFUSION_TESTING_DATA")
+        .output()?;
+    assert_eq!(whole.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&whole.stderr).contains("DATAFUSION_TESTING_DATA"));
+    Ok(())
+}
