@@ -1,5 +1,6 @@
 # make quickstart   installs what is missing, builds the program, makes TPC-H data and runs queries on the CPU and on the GPU
 # make test         all checks and tests; what continuous integration runs
+# make conformance DATAFUSION_TESTING_DATA=DIR   DataFusion's own test files on the GPU, and docs/conformance.md from them
 
 SCALE ?= 0.1
 DATA ?= data/tpch
@@ -19,7 +20,7 @@ ifndef XDG_RUNTIME_DIR
 export XDG_RUNTIME_DIR := $(CURDIR)/target/run
 endif
 
-.PHONY: help quickstart test setup lint-setup fmt lint spelling dependencies docs unit
+.PHONY: help quickstart test setup lint-setup fmt lint spelling dependencies docs unit conformance
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -57,8 +58,12 @@ lint:
 docs:
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc $(ALL) --no-deps --lib
 
-# Unit, integration and doc tests, the examples, and the quick start on a tenth of its data.
+# Unit, integration and doc tests, a part of DataFusion's own, the examples, and the quick start on a tenth of its data.
 unit:
 	$(CARGO) test $(ALL)
+	$(CARGO) run $(ALL) --quiet --bin datafusion-wgpu -- conformance --subset
 	for example in $(EXAMPLES); do $(CARGO) run $(ALL) --quiet --example $$example || exit; done
 	./scripts/quickstart.sh $(TARGET)/debug/datafusion-wgpu 0.01 $(TARGET)/tpch
+
+conformance: setup
+	$(CARGO) run $(ALL) --quiet --bin datafusion-wgpu -- conformance --tpch --report docs/conformance.md

@@ -35,3 +35,17 @@ fn every_option_is_in_the_readme_with_its_default() {
 fn full_name(key: &str) -> String {
     format!("gpu.{}", key.strip_prefix("gpu.").unwrap_or(key))
 }
+
+/// A conformance report of another version's files says little.
+#[test]
+fn the_conformance_report_is_that_of_the_locked_suite() {
+    let lock = include_str!("../../Cargo.lock");
+    let (_, package) = lock.split_once("name = \"datafusion-sqllogictest\"\nversion = \"").unwrap();
+    let (version, _) = package.split_once('"').unwrap();
+    let report = include_str!("../../docs/conformance.md");
+    assert!(report.contains(&format!("datafusion-sqllogictest {version} ")), "run `make conformance`");
+    assert!(
+        !report.contains("## Failed"),
+        "the report lists failures that tests/conformance/skips.txt does not explain"
+    );
+}
