@@ -131,7 +131,7 @@ fn keep<F: ?Sized>(
     functions: &HashMap<String, Arc<F>>,
     state: &mut SessionState,
     current: fn(&SessionState) -> &HashMap<String, Arc<F>>,
-    register: fn(&mut SessionState, Arc<F>) -> Result<Option<Arc<F>>>,
+    register: impl Fn(&mut SessionState, Arc<F>) -> Result<Option<Arc<F>>>,
 ) -> Result<()> {
     // Registering one function may take names from another, which the next round gives back.
     for _ in functions {

@@ -32,6 +32,9 @@ static VERSION: LazyLock<String> = LazyLock::new(|| {
     format!("{} (DataFusion {})", env!("CARGO_PKG_VERSION"), datafusion::DATAFUSION_VERSION)
 });
 
+const MISSING_SUBCOMMAND: clap::error::ErrorKind =
+    clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
+
 const EXAMPLES: &str = "\
 Examples:
   datafusion-wgpu                                             a prompt
@@ -86,12 +89,12 @@ fn main() -> ExitCode {
     quiet_mesa();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) if error.use_stderr() => {
+        // --help and --version, and the help of a command that lacks a subcommand.
+        Err(error) if !error.use_stderr() || error.kind() == MISSING_SUBCOMMAND => error.exit(),
+        Err(error) => {
             drop(writeln!(io::stderr(), "{}", error::usage(&error)));
             return ExitCode::from(2);
         }
-        // --help and --version.
-        Err(error) => error.exit(),
     };
     match start(cli) {
         Ok(code) => code,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use datafusion::common::runtime::SpawnedTask;
 use datafusion::execution::SessionStateBuilder;
 use datafusion::execution::session_state::SessionState;
 use datafusion::physical_plan::{ExecutionPlan, collect};
@@ -142,17 +143,16 @@ impl Engine {
     /// Runs `sql` in a task of its own, so that a panic or a hang ends there.
     async fn guarded(&self, ctx: SessionContext, sql: &str) -> (Ran, Answer<DFOutput>) {
         let (entry, late) = self.shared.watch.start(&self.shared.file, sql);
-        let mut task = tokio::spawn(query(ctx, sql.to_owned(), self.shared.spark, entry));
+        let mut task = SpawnedTask::spawn(query(ctx, sql.to_owned(), self.shared.spark, entry));
         let incident = tokio::select! {
             done = &mut task => match done {
                 Ok((planned, answer)) => return (self.shared.statistics(planned).await, answer),
                 Err(error) => format!("panicked: {error}"),
             },
-            () = late.notified() => {
-                task.abort();
-                format!("took longer than {} s", self.shared.limit_seconds)
-            }
+            () = late.notified() => format!("took longer than {} s", self.shared.limit_seconds),
         };
+        // Aborts what was too late.
+        drop(task);
         let ran = Ran { incident: Some(incident.clone()), ..self.shared.statistics(true).await };
         (ran, Err(DFSqlLogicTestError::Other(incident)))
     }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
 
+use datafusion::common::runtime::SpawnedTask;
 use datafusion::error::Result;
 use futures::StreamExt;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -149,7 +150,7 @@ fn read_results(path: &Path) -> Result<Results> {
 }
 
 /// Writes what hangs, and ends the process: a thread that is stuck cannot be stopped otherwise.
-fn give_up(hung: Vec<Statement>, log: &Path, limit: u64) {
+fn give_up(hung: &[Statement], log: &Path, limit: u64) {
     let message = format!("took longer than {limit} s and could not be cancelled");
     let lines = hung
         .iter()
@@ -183,18 +184,18 @@ pub async fn run(job: &Path) -> Result<ExitCode> {
     let mut log = OpenOptions::new().append(true).open(&path)?;
     let setup = Arc::new(Setup { root: job.root, settings: job.settings, watch: Arc::default() });
     let (jobs, limit) = (setup.settings.jobs, setup.settings.timeout_seconds);
-    setup.watch.spawn(limit, move |hung| give_up(hung, &path, limit))?;
+    setup.watch.spawn(limit, move |hung| give_up(&hung, &path, limit))?;
     let (sender, mut lines) = tokio::sync::mpsc::unbounded_channel();
     let files = futures::stream::iter(job.files).map(move |file| {
         let (sender, setup) = (sender.clone(), Arc::clone(&setup));
-        tokio::spawn(async move {
+        SpawnedTask::spawn(async move {
             // The receiver lives until all senders are gone.
             sender.send(Line::Started(file.clone())).ok();
             let result = records::run(file, setup).await;
             sender.send(Line::Finished(result)).ok();
         })
     });
-    let all = tokio::spawn(files.buffer_unordered(jobs).collect::<Vec<_>>());
+    let all = SpawnedTask::spawn(files.buffer_unordered(jobs).collect::<Vec<_>>());
     while let Some(line) = lines.recv().await {
         write_line(&mut log, &line)?;
         if let Line::Finished(result) = line {
