@@ -61,7 +61,7 @@ docs:
 # Unit, integration and doc tests, a part of DataFusion's own, the examples, and the quick start on a tenth of its data.
 unit:
 	$(CARGO) test $(ALL)
-	$(CARGO) run $(ALL) --quiet --bin datafusion-wgpu -- conformance --subset
+	$(TARGET)/debug/datafusion-wgpu conformance --subset
 	for example in $(EXAMPLES); do $(CARGO) run $(ALL) --quiet --example $$example || exit; done
 	./scripts/quickstart.sh $(TARGET)/debug/datafusion-wgpu 0.01 $(TARGET)/tpch
 
