@@ -180,6 +180,11 @@ impl<'a> Question<'a> {
             (Verdict::Panic(_), Verdict::Panic(_)) => Ok(Judgement::SameError),
             (_, Verdict::Hang) => Ok(Judgement::Wrong(Wrong::Hang, "no answer in time".to_string())),
             (_, Verdict::Panic(text)) => Ok(Judgement::Wrong(Wrong::Panic, format!("a panic: {text}"))),
+            (Verdict::Rows(want), Verdict::TooLarge) => {
+                let text = format!("too many rows to compare instead of {}", want.rows());
+                Ok(Judgement::Wrong(Wrong::Rows, text))
+            }
+            // Before an error any number of rows may come.
             (_, Verdict::TooLarge) | (Verdict::TooLarge | Verdict::Hang, _) => Ok(Judgement::TooLarge),
             (Verdict::Rows(want), Verdict::Rows(got)) => {
                 let outcome = compare::compare(&self.spec, want, oracle.unlimited.as_ref(), got)?;
