@@ -6,6 +6,7 @@
 //! | `gpu_devices()` | adapter | `index`, `name`, `kind`, `backend`, `driver`, `driver_info`, `int64`, `float64`, `memory_bytes` (NULL where the backend does not tell), `selected` (the one that `gpu.adapter` and `gpu.allow_software_adapter` choose), `usable`, `why_not` (NULL when usable) |
 //! | `gpu_options()` | `gpu.*` option | `name`, `value`, `default`, `description` |
 //! | `gpu_explain('SELECT ...')` | node of the query's CPU plan, the root first | `depth`, `node`, `placement` (`gpu`, `part_of_gpu`, `transparent`, `cpu`), `code`, `sentence`, `expression`; several reasons are joined with `; ` |
+//! | `gpu_memory()` | holder of memory on a device that is open, and the buffers that wait for reuse | `adapter`, `holder` (NULL for those buffers), `state` (`held`, `idle`), `bytes` |
 //! | `gpu_fallbacks()` | remembered run-time fallback of this process, the latest first | `time`, `session_id`, `query_id`, `query`, `node`, `scope`, `code`, `message`, `forbidden` |
 //!
 //! Each scan is a snapshot, taken when the query is planned. Only the selected adapter is opened, and none while the GPU is
@@ -14,6 +15,7 @@
 mod devices;
 mod explain;
 mod fallbacks;
+mod memory;
 mod options;
 
 use std::fmt;
@@ -32,10 +34,11 @@ use crate::memory::GpuRuntime;
 
 /// The functions, for a session that is put together by hand.
 pub fn table_functions() -> Vec<Arc<TableFunction>> {
-    let functions: [(&str, Arc<dyn TableFunctionImpl>); 4] = [
+    let functions: [(&str, Arc<dyn TableFunctionImpl>); 5] = [
         (devices::NAME, Arc::new(NoArguments(devices::NAME, devices::table))),
         (options::NAME, Arc::new(NoArguments(options::NAME, options::table))),
         (explain::NAME, Arc::new(explain::ExplainFunction)),
+        (memory::NAME, Arc::new(NoArguments(memory::NAME, memory::table))),
         (fallbacks::NAME, Arc::new(NoArguments(fallbacks::NAME, fallbacks::table))),
     ];
     functions.into_iter().map(|(name, f)| Arc::new(TableFunction::new(name.to_owned(), f))).collect()

@@ -138,6 +138,13 @@ impl GpuRuntime {
         self.enumerated().slots.get(index)?.opened.lock().clone()
     }
 
+    /// The devices that are open. Adapters are not enumerated for it, and one that somebody is opening is left out.
+    pub fn devices(&self) -> Vec<Arc<GpuDevice>> {
+        let slots = self.adapters.get().into_iter().flat_map(|adapters| &adapters.slots);
+        let opened = slots.filter_map(|slot| slot.opened.try_lock()?.clone());
+        self.fixed.iter().cloned().chain(opened).collect()
+    }
+
     /// Opens the selected adapter, once for each runtime, and probes its numerics, once a process. Blocks for tens
     /// of milliseconds the first time. `NoAdapter` says what exists.
     pub fn select(&self, selector: &AdapterSelector) -> Result<Arc<GpuDevice>, GpuError> {

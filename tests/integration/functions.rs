@@ -1,4 +1,4 @@
-//! The table functions: `gpu_devices()`, `gpu_options()`, `gpu_explain('...')`, `gpu_fallbacks()`.
+//! The table functions: `gpu_devices()`, `gpu_options()`, `gpu_explain('...')`, `gpu_memory()`, `gpu_fallbacks()`.
 
 use std::sync::Arc;
 
@@ -8,11 +8,12 @@ use datafusion::common::plan_err;
 use datafusion::execution::session_state::SessionStateBuilder;
 use datafusion::prelude::SessionContext;
 use datafusion_wgpu::functions::table_functions;
+use datafusion_wgpu::memory::MemoryScope;
 use datafusion_wgpu::{GpuSessionStateBuilderExt, placement_report, register_gpu};
 
 use crate::harness::{Gpu, TestResult, cpu, rows, run};
 
-const NAMES: [&str; 4] = ["gpu_devices", "gpu_options", "gpu_explain", "gpu_fallbacks"];
+const NAMES: [&str; 5] = ["gpu_devices", "gpu_options", "gpu_explain", "gpu_memory", "gpu_fallbacks"];
 
 async fn session() -> TestResult<Gpu> {
     let gpu = Gpu::new(2).await?;
@@ -329,5 +330,19 @@ async fn fallbacks_are_remembered() -> TestResult {
     );
     let latest = ordered(&gpu.ctx, "SELECT forbidden FROM gpu_fallbacks() LIMIT 1").await?;
     assert_eq!(latest, ["true"]);
+    Ok(())
+}
+
+/// Who holds memory now, and what waits for reuse.
+#[tokio::test(flavor = "multi_thread")]
+async fn memory_by_holder() -> TestResult {
+    let gpu = session().await?;
+    let all = "SELECT holder, state, bytes FROM gpu_memory() ORDER BY bytes DESC";
+    let held = MemoryScope::new(gpu.device.ledger(), "a test", u64::MAX).reserve(1 << 30)?;
+    assert_eq!(ordered(&gpu.ctx, all).await?[0], format!("a test|held|{}", 1u64 << 30));
+    drop(held);
+    assert!(run(&gpu.ctx, "SELECT sum(id) FROM t WHERE v > 5").await?.gpu_batches > 0);
+    let idle = ordered(&gpu.ctx, "SELECT holder, state, bytes > 0 FROM gpu_memory()").await?;
+    assert_eq!(idle, ["NULL|idle|true"]);
     Ok(())
 }
