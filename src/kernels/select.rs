@@ -19,7 +19,7 @@ use tracing::Instrument;
 use crate::error::{GpuError, GpuResult};
 use crate::memory::{BufferSlice, DeviceCaps, LaunchScope, Pipeline, download_timed};
 
-use super::expr::Expr;
+use super::expr::{Expr, ValueType};
 use super::launch::{Grid, argument_slices, bind, bind_slices, check_bindings, dispatch, plan_grid};
 use super::program::{ColumnShape, Program, Segment, column_shapes, columns_of};
 use super::shader::argument_block;
@@ -92,6 +92,19 @@ pub fn select_bindings(program: &Program, outputs: &[Arc<Expr>], columns: &[Colu
     let mask = program.selection.as_ref().map_or(0, |selection| mask_bindings(selection, columns));
     let gather = outputs.iter().map(|expr| bindings_of(program, std::slice::from_ref(expr), columns));
     gather.fold(mask, u32::max)
+}
+
+/// About the most device bytes that [`select`] holds beside its columns for `rows` rows: mask, outputs and their read-back.
+pub fn select_bytes(program: &Program, outputs: &[Arc<Expr>], rows: usize) -> u64 {
+    let bits = |expr: &Arc<Expr>| match expr.value_type() {
+        ValueType::Boolean => 2,
+        ValueType::Decimal { .. } => 129,
+        ValueType::Int64 | ValueType::UInt64 | ValueType::Float64 => 65,
+        _ => 33,
+    };
+    let mask = if program.selection.is_some() { 2 } else { 0 };
+    let bits: u64 = outputs.iter().map(bits).sum::<u64>() + mask;
+    (rows as u64).saturating_mul(bits).div_ceil(8).saturating_mul(2)
 }
 
 /// The shaders that [`select`] runs. Pure: needs no device.

@@ -12,7 +12,7 @@ use crate::kernels::expr::{Expr, Scalar, ValueType};
 
 use super::column::DeviceColumn;
 use super::launch::LaunchScope;
-use super::upload::{upload, value_type};
+use super::upload::{device_bytes, upload, value_type};
 
 /// The rows that a lazy batch is computed from: consecutive host batches with their boundaries, and the columns of them
 /// that have been uploaded.
@@ -76,6 +76,19 @@ impl SourceBatch {
             *slot = device.get(index).cloned();
         }
         Ok(result)
+    }
+
+    /// Gives up the uploaded columns; they are uploaded again when they are asked for.
+    pub fn release(&self) {
+        // Buffers are freed outside the lock.
+        let released = std::mem::take(&mut *self.device.lock());
+        drop(released);
+    }
+
+    /// Device bytes that `columns` take, whether they are there or not.
+    pub fn column_bytes(&self, columns: &BTreeSet<usize>) -> u64 {
+        let fields = columns.iter().filter_map(|index| self.schema.fields().get(*index));
+        fields.map(|field| device_bytes(field.data_type(), self.rows, field.is_nullable())).sum()
     }
 
     /// The rows in two halves, for less device memory at a time; `None` for a single row. A host batch in the middle is

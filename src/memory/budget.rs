@@ -9,6 +9,8 @@ use parking_lot::Mutex;
 
 use crate::error::{GpuError, GpuResult};
 
+use super::admission::{Admission, Admitted, Grant, Need};
+
 /// Holders named in an error message.
 const REPORTED_HOLDERS: usize = 5;
 
@@ -18,6 +20,12 @@ pub(crate) trait Reclaim: Send + Sync + fmt::Debug {
     fn idle_bytes(&self) -> u64;
     /// Frees about `bytes` of them, or as many as there are.
     fn reclaim(&self, bytes: u64);
+}
+
+/// A cache whose entries are reserved in a ledger, and can be made again: the first to go when memory is short.
+pub trait DeviceCache: Send + Sync + fmt::Debug {
+    /// Drops entries of about `bytes` that nobody uses, or as many as there are. Called without any lock of the ledger.
+    fn evict(&self, bytes: u64);
 }
 
 /// The pools of an adapter's device generations, shared by the ledgers over that adapter.
@@ -56,6 +64,7 @@ impl PoolRegistry {
 pub struct DeviceLedger {
     capacity: u64,
     pools: Arc<PoolRegistry>,
+    caches: Mutex<Vec<Weak<dyn DeviceCache>>>,
     state: Mutex<State>,
 }
 
@@ -64,11 +73,12 @@ struct State {
     reserved: u64,
     peak: u64,
     holders: HashMap<Arc<str>, u64>,
+    admission: Admission,
 }
 
 impl DeviceLedger {
     pub(crate) fn new(capacity: u64, pools: Arc<PoolRegistry>) -> Arc<Self> {
-        Arc::new(DeviceLedger { capacity, pools, state: Mutex::new(State::default()) })
+        Arc::new(DeviceLedger { capacity, pools, caches: Mutex::default(), state: Mutex::default() })
     }
 
     /// A ledger without a device, for tests of those who reserve.
@@ -107,40 +117,106 @@ impl DeviceLedger {
         describe(&self.state.lock())
     }
 
-    fn reserve(self: &Arc<Self>, consumer: &Arc<str>, bytes: u64, limit: u64) -> GpuResult<Reservation> {
-        let limit = limit.min(self.capacity);
-        let reserved = {
-            let mut state = self.state.lock();
-            let wanted = state.reserved.saturating_add(bytes);
-            if wanted > limit {
-                return Err(GpuError::OutOfDeviceMemory {
-                    consumer: consumer.to_string(),
-                    need: bytes,
-                    used: state.reserved,
-                    limit,
-                    holders: describe(&state),
-                });
-            }
-            state.reserved = wanted;
-            state.peak = state.peak.max(wanted);
-            *state.holders.entry(Arc::clone(consumer)).or_default() += bytes;
-            wanted
-        };
-        self.pools.make_room(reserved, limit);
-        let (ledger, consumer) = (Arc::clone(self), Arc::clone(consumer));
-        Ok(Reservation { ledger, consumer, bytes, meters: Arc::new([]) })
+    /// Works on the device: those that run, and those that wait to be let in.
+    pub fn works(&self) -> (usize, usize) {
+        let state = self.state.lock();
+        (state.admission.running(), state.admission.waiting())
     }
 
-    fn release(&self, consumer: &Arc<str>, bytes: u64) {
-        let mut state = self.state.lock();
-        state.reserved = state.reserved.saturating_sub(bytes);
-        let left = state.holders.get_mut(consumer).map(|held| {
-            *held = held.saturating_sub(bytes);
-            *held
-        });
-        if left == Some(0) {
-            state.holders.remove(consumer);
+    /// Lets `cache` be asked to give memory back; for as long as it lives.
+    pub fn register_cache(&self, cache: Weak<dyn DeviceCache>) {
+        let mut caches = self.caches.lock();
+        caches.retain(|cache| cache.strong_count() > 0);
+        caches.push(cache);
+    }
+
+    /// Asks caches for `bytes`; true if there are any.
+    fn evict(&self, bytes: u64) -> bool {
+        let caches: Vec<_> = self.caches.lock().iter().filter_map(Weak::upgrade).collect();
+        caches.iter().for_each(|cache| cache.evict(bytes));
+        !caches.is_empty()
+    }
+
+    /// Reserves for the work `grant`, whose promise is used up first.
+    fn reserve(
+        self: &Arc<Self>,
+        consumer: &Arc<str>,
+        bytes: u64,
+        limit: u64,
+        grant: Option<&Arc<Grant>>,
+    ) -> GpuResult<Reservation> {
+        let limit = limit.min(self.capacity);
+        let id = grant.map(|grant| grant.id());
+        let attempt = || {
+            let mut state = self.state.lock();
+            let taken = state.reserved.saturating_add(state.admission.promised_to_others(id));
+            if taken.saturating_add(bytes) > limit {
+                return Err((taken.saturating_add(bytes) - limit, state.refusal(consumer, bytes, limit, id)));
+            }
+            state.reserved += bytes;
+            state.peak = state.peak.max(state.reserved);
+            *state.holders.entry(Arc::clone(consumer)).or_default() += bytes;
+            Ok((state.admission.draw(id, bytes), state.reserved))
+        };
+        let (drawn, reserved) = match attempt() {
+            Err((excess, _)) if self.evict(excess) => attempt(),
+            result => result,
         }
+        .map_err(|(_, error)| error)?;
+        self.pools.make_room(reserved, limit);
+        let (ledger, consumer) = (Arc::clone(self), Arc::clone(consumer));
+        Ok(Reservation { ledger, consumer, bytes, meters: Arc::new([]), grant: id, drawn })
+    }
+
+    fn release(self: &Arc<Self>, reservation: &Reservation) {
+        let Reservation { consumer, bytes, grant, drawn, .. } = reservation;
+        let admitted = {
+            let mut state = self.state.lock();
+            state.reserved = state.reserved.saturating_sub(*bytes);
+            let left = state.holders.get_mut(consumer).map(|held| {
+                *held = held.saturating_sub(*bytes);
+                *held
+            });
+            if left == Some(0) {
+                state.holders.remove(consumer);
+            }
+            state.admission.refund(*grant, *drawn);
+            state.let_in()
+        };
+        self.announce(admitted);
+    }
+
+    /// Changes the queue of works, and lets in who fits then.
+    pub(super) fn with_admission<T>(self: &Arc<Self>, change: impl FnOnce(&mut Admission) -> T) -> T {
+        let (result, admitted) = {
+            let mut state = self.state.lock();
+            (change(&mut state.admission), state.let_in())
+        };
+        self.announce(admitted);
+        result
+    }
+
+    /// Bytes that the work `grant` could reserve now.
+    fn available(&self, limit: u64, grant: Option<&Arc<Grant>>) -> u64 {
+        let state = self.state.lock();
+        let others = state.admission.promised_to_others(grant.map(|grant| grant.id()));
+        limit.min(self.capacity).saturating_sub(state.reserved.saturating_add(others))
+    }
+}
+
+impl State {
+    fn let_in(&mut self) -> Vec<Admitted> {
+        self.admission.let_in(self.reserved)
+    }
+
+    fn refusal(&self, consumer: &Arc<str>, need: u64, limit: u64, grant: Option<u64>) -> GpuError {
+        let promised = self.admission.promised_to_others(grant);
+        let mut holders = describe(self);
+        if promised > 0 {
+            holders.push_str(&format!(", promised to other work {}", display_bytes(promised)));
+        }
+        let (consumer, used) = (consumer.to_string(), self.reserved.saturating_add(promised));
+        GpuError::OutOfDeviceMemory { consumer, need, used, limit, holders }
     }
 }
 
@@ -212,6 +288,7 @@ pub struct MemoryScope {
     consumer: Arc<str>,
     limit: u64,
     meters: Arc<[Arc<PeakMeter>]>,
+    grant: Option<Arc<Grant>>,
 }
 
 impl MemoryScope {
@@ -219,7 +296,16 @@ impl MemoryScope {
     /// the device's memory.
     pub fn new(ledger: &Arc<DeviceLedger>, consumer: impl Into<String>, limit: u64) -> Self {
         let consumer = consumer.into().into();
-        MemoryScope { ledger: Arc::clone(ledger), consumer, limit, meters: Arc::new([]) }
+        MemoryScope { ledger: Arc::clone(ledger), consumer, limit, meters: Arc::new([]), grant: None }
+    }
+
+    /// Waits until a work with this need may begin, and gives the scope for it: what the work was promised is kept for it
+    /// until the last copy of that scope is gone. A need beyond the limit is let in as if it were the limit. Cancel safe.
+    ///
+    /// The caller must not hold another admission.
+    pub async fn admit(&self, need: Need) -> MemoryScope {
+        let grant = self.ledger.admit(need, self.limit).await;
+        MemoryScope { grant: grant.map(Arc::new), ..self.clone() }
     }
 
     /// The same scope; what it reserves is measured by `meters` too.
@@ -235,15 +321,15 @@ impl MemoryScope {
 
     /// Reserves bytes until the reservation is dropped; `OutOfDeviceMemory` when they would exceed the limit.
     pub fn reserve(&self, bytes: u64) -> GpuResult<Reservation> {
-        let mut reservation = self.ledger.reserve(&self.consumer, bytes, self.limit)?;
+        let mut reservation = self.ledger.reserve(&self.consumer, bytes, self.limit, self.grant.as_ref())?;
         self.meters.iter().for_each(|meter| meter.grow(bytes));
         reservation.meters = Arc::clone(&self.meters);
         Ok(reservation)
     }
 
-    /// Bytes that could be reserved now.
+    /// Bytes that could be reserved now, without what other works were promised.
     pub fn available(&self) -> u64 {
-        self.limit.min(self.ledger.capacity).saturating_sub(self.ledger.reserved())
+        self.ledger.available(self.limit, self.grant.as_ref())
     }
 
     /// The ledger.
@@ -269,6 +355,9 @@ pub struct Reservation {
     consumer: Arc<str>,
     bytes: u64,
     meters: Arc<[Arc<PeakMeter>]>,
+    /// The work it was made for, and how much of its promise it took.
+    grant: Option<u64>,
+    drawn: u64,
 }
 
 impl Reservation {
@@ -280,73 +369,10 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.ledger.release(&self.consumer, self.bytes);
+        self.ledger.release(self);
         self.meters.iter().for_each(|meter| meter.shrink(self.bytes));
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn counts_live_bytes_and_forgets_them() {
-        let ledger = DeviceLedger::detached(u64::MAX);
-        let a = MemoryScope::new(&ledger, "a", u64::MAX);
-        let first = a.reserve(100).unwrap();
-        let second = a.for_consumer("b").reserve(2048).unwrap();
-        assert_eq!(ledger.reserved(), 2148);
-        assert_eq!(ledger.holders(), vec![("b".to_string(), 2048), ("a".to_string(), 100)]);
-        assert_eq!(ledger.report(), "b 2.0 KiB, a 100 B");
-        drop(second);
-        assert_eq!(ledger.holders(), vec![("a".to_string(), 100)]);
-        drop(first);
-        assert_eq!((ledger.reserved(), ledger.peak()), (0, 2148));
-        assert_eq!(ledger.report(), "nobody holds any");
-    }
-
-    #[test]
-    fn refuses_beyond_the_smaller_limit() {
-        let ledger = DeviceLedger::detached(1000);
-        let _held = MemoryScope::new(&ledger, "sort", u64::MAX).reserve(600).unwrap();
-        let error = MemoryScope::new(&ledger, "join", 900).reserve(301).unwrap_err().to_string();
-        assert_eq!(
-            error,
-            "out of device memory: join needs 301 bytes, 600 of 900 bytes are in use (sort 600 B); raise gpu.memory_limit"
-        );
-        let error = MemoryScope::new(&ledger, "join", u64::MAX).reserve(401).unwrap_err().to_string();
-        assert!(error.contains("600 of 1000 bytes"), "{error}");
-        assert_eq!(MemoryScope::new(&ledger, "join", 900).available(), 300);
-        assert!(MemoryScope::new(&ledger, "join", 900).reserve(300).is_ok());
-        assert!(MemoryScope::new(&ledger, "join", u64::MAX).reserve(u64::MAX).is_err());
-    }
-
-    #[derive(Debug)]
-    struct Idle(Mutex<u64>);
-    impl Reclaim for Idle {
-        fn idle_bytes(&self) -> u64 {
-            *self.0.lock()
-        }
-        fn reclaim(&self, bytes: u64) {
-            let mut idle = self.0.lock();
-            *idle = idle.saturating_sub(bytes);
-        }
-    }
-
-    #[test]
-    fn evicts_idle_bytes_before_they_exceed_the_limit() {
-        let pools = Arc::new(PoolRegistry::default());
-        let idle = Arc::new(Idle(Mutex::new(800)));
-        let pool: Arc<dyn Reclaim> = Arc::clone(&idle) as _;
-        pools.add(Arc::downgrade(&pool));
-        let ledger = DeviceLedger::new(1000, pools);
-        let scope = MemoryScope::new(&ledger, "x", u64::MAX);
-        let _first = scope.reserve(200).unwrap();
-        assert_eq!(ledger.idle(), 800);
-        let _second = scope.reserve(300).unwrap();
-        assert_eq!(ledger.idle(), 500);
-        let _third = scope.reserve(500).unwrap();
-        assert_eq!(ledger.idle(), 0);
-        assert!(scope.reserve(1).is_err());
-    }
-}
+mod tests;

@@ -4,6 +4,7 @@
 //! points (allocate, submit, map, compile), `upload` and `download` move columns. Everything here knows Arrow and
 //! wgpu, never DataFusion's plans.
 
+pub mod admission;
 pub mod batch;
 pub mod budget;
 pub mod caps;
@@ -31,7 +32,8 @@ pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 
-pub use budget::{DeviceLedger, MemoryScope, Reservation};
+pub use admission::Need;
+pub use budget::{DeviceCache, DeviceLedger, MemoryScope, Reservation};
 pub use caps::{AdapterKind, DeviceCaps, Numerics};
 pub use column::{BufferSlice, ColumnRepr, DeviceColumn, MagnitudeBits};
 pub use device::{DeviceContext, Submission};

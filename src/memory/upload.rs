@@ -84,6 +84,13 @@ pub fn device_bytes(data_type: &DataType, rows: usize, nullable: bool) -> u64 {
     values.saturating_add(validity)
 }
 
+/// Bytes of staging memory that are held at a time while columns of `bytes` device bytes are uploaded.
+pub fn staging_bytes(bytes: u64) -> u64 {
+    let chunk = size_class(chunk_capacity(bytes).min(bytes));
+    let fillers = if bytes > INLINE_BYTES { most_fillers() as u64 } else { 1 };
+    chunk.saturating_mul(fillers.min(bytes.div_ceil(chunk.max(1))))
+}
+
 /// A column under way.
 struct Target {
     ty: ValueType,
@@ -170,6 +177,15 @@ fn allocate(scope: &LaunchScope, len: u64) -> GpuResult<BufferSlice> {
     Ok(BufferSlice { buffer, offset: 0, len })
 }
 
+/// Bytes of a chunk, for uploads of `total` bytes.
+fn chunk_capacity(total: u64) -> u64 {
+    total.div_ceil(2 * MAX_FILLERS as u64).next_power_of_two().clamp(CHUNK_BYTES.0, CHUNK_BYTES.1)
+}
+
+fn most_fillers() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from).min(MAX_FILLERS)
+}
+
 /// Cuts all values and bitmaps into chunks of about equal size.
 fn cut(targets: &[Target]) -> Vec<Chunk> {
     let streams = || {
@@ -179,9 +195,7 @@ fn cut(targets: &[Target]) -> Vec<Chunk> {
             std::iter::once(values).chain(validity)
         })
     };
-    let total: u64 = streams().map(|(_, _, bits, rows)| padded_bytes(rows, bits)).sum();
-    let share = total.div_ceil(2 * MAX_FILLERS as u64).next_power_of_two();
-    let capacity = share.clamp(CHUNK_BYTES.0, CHUNK_BYTES.1);
+    let capacity = chunk_capacity(streams().map(|(_, _, bits, rows)| padded_bytes(rows, bits)).sum());
     let mut chunks: Vec<Chunk> = Vec::new();
     for (target, validity, bits, rows) in streams() {
         let mut first = 0;
@@ -244,10 +258,9 @@ async fn fill_all(
 
 /// Tasks that fill at the same time: as many as there are cores, and as the budget has room for staging buffers.
 fn fillers(scope: &LaunchScope, chunks: &[Chunk]) -> usize {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_FILLERS);
     let largest = chunks.iter().map(|chunk| size_class(chunk.bytes)).max().unwrap_or(1);
     let room = usize::try_from(scope.memory.available() / largest).unwrap_or(usize::MAX);
-    cores.min(room).max(1)
+    most_fillers().min(room).max(1)
 }
 
 fn joined(result: Option<Result<GpuResult<()>, tokio::task::JoinError>>) -> GpuResult<()> {

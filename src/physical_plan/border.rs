@@ -18,6 +18,7 @@ use super::exec::GpuExec;
 use super::op::{DeviceOp, OpKind};
 use super::params::ParamValues;
 use super::replay::{ReplaySlot, RowLocalChain};
+use super::retry::MIN_SPLIT_ROWS;
 use super::run::RunContext;
 
 /// Gathers the small batches of a host stream into big ones.
@@ -34,7 +35,7 @@ struct Border {
 impl Border {
     fn new(input: SendableRecordBatchStream, run: &RunContext) -> Self {
         let schema = input.schema();
-        let target_rows = target_rows(&schema, run.batch_rows(), run.batch_bytes());
+        let target_rows = target_rows(&schema, run);
         Self { input: Some(input), schema, pending: VecDeque::new(), rows: 0, target_rows, failed: None }
     }
 
@@ -89,16 +90,21 @@ impl Border {
     }
 }
 
-/// Rows of a device batch: the configured number, fewer when the columns that can live on the device are wide.
-fn target_rows(schema: &SchemaRef, batch_rows: usize, batch_bytes: usize) -> usize {
+/// Rows of a device batch: the configured number, fewer when the columns that can live on the device are wide, or the memory
+/// is so little that not even four batches fit.
+fn target_rows(schema: &SchemaRef, run: &RunContext) -> usize {
     const SAMPLE: usize = 1024;
     let bytes: u64 = schema
         .fields()
         .iter()
         .map(|field| device_bytes(field.data_type(), SAMPLE, field.is_nullable()))
         .sum();
-    let by_bytes = (batch_bytes as u64).saturating_mul(SAMPLE as u64).checked_div(bytes).unwrap_or(u64::MAX);
-    batch_rows.min(usize::try_from(by_bytes).unwrap_or(usize::MAX)).max(1)
+    let rows = |limit: u64| {
+        let rows = limit.saturating_mul(SAMPLE as u64).checked_div(bytes).unwrap_or(u64::MAX);
+        usize::try_from(rows).unwrap_or(usize::MAX)
+    };
+    let by_memory = rows(run.memory_limit() / 4).max(MIN_SPLIT_ROWS);
+    run.batch_rows().min(rows(run.batch_bytes())).min(by_memory).max(1)
 }
 
 /// The lazy batches of one partition of a GPU subtree: a host border, and the row-local operators over it.
@@ -173,7 +179,7 @@ impl DeviceStream {
             }
             None => border.input,
         };
-        ReplaySlot { batches: border.pending.into(), tail }
+        ReplaySlot { batches: border.pending.into(), tail, memory: None }
     }
 
     /// The row-local operators applied to a source batch.

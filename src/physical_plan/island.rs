@@ -12,10 +12,11 @@ use arrow::array::RecordBatch;
 use datafusion::common::runtime::JoinSet;
 use datafusion::common::{DataFusionError, Result, internal_err};
 use datafusion::execution::SendableRecordBatchStream;
+use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::spill::get_record_batch_memory_size;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-use parking_lot::Mutex;
 use tokio::sync::watch;
 use tracing::Instrument;
 
@@ -56,7 +57,8 @@ pub(crate) enum IslandEnd {
 pub(crate) struct IslandRun {
     run: Arc<RunContext>,
     template_inputs: Range<usize>,
-    /// Host batches are kept for a replay, because the sources cannot be read again.
+    /// Host batches are kept for a replay, because the sources cannot be read again; for as long as the query's memory pool
+    /// has room.
     retain: bool,
     /// True when no partition needs to go on.
     stop: watch::Sender<bool>,
@@ -100,7 +102,8 @@ impl IslandRun {
         let mut tasks = JoinSet::new();
         for partition in self.template_inputs.clone() {
             let input = DeviceStream::open(child, partition, &self.run)?;
-            let driven = drive_partition(partition, input, self.retain, self.stop.clone(), work.clone());
+            let retained = self.retain.then(|| Retained::new(&self.run));
+            let driven = drive_partition(partition, input, retained, self.stop.clone(), work.clone());
             tasks.spawn(driven.instrument(self.run.span().clone()));
         }
         let mut ends = Vec::with_capacity(tasks.len());
@@ -181,11 +184,44 @@ fn produces_dynamic_filters(plan: &Arc<dyn ExecutionPlan>) -> bool {
         || plan.children().into_iter().any(produces_dynamic_filters)
 }
 
+/// Host batches that a partition keeps for a replay, reserved in the query's memory pool.
+struct Retained {
+    batches: Vec<RecordBatch>,
+    memory: MemoryReservation,
+    run: Arc<RunContext>,
+}
+
+impl Retained {
+    fn new(run: &Arc<RunContext>) -> Self {
+        Self { batches: vec![], memory: run.host_memory("replay"), run: Arc::clone(run) }
+    }
+
+    /// Keeps `batches`. Where the pool has no room, nothing is kept any more in any partition: failures from then on are
+    /// answered batch by batch.
+    fn keep(&mut self, batches: &[RecordBatch]) {
+        let bytes = batches.iter().map(get_record_batch_memory_size).sum();
+        if self.memory.try_grow(bytes).is_err() {
+            if self.run.give_up_replay() {
+                tracing::debug!(bytes, "no memory to keep the input for a replay");
+            } else {
+                // The replay has begun, and these are the last rows that were read.
+                self.memory.grow(bytes);
+            }
+        }
+        if self.run.may_replay() {
+            self.batches.extend_from_slice(batches);
+        } else {
+            self.batches = vec![];
+            self.memory.free();
+        }
+    }
+}
+
 /// One input partition: keeps [`IN_FLIGHT`] batches under way until the input ends or the island stops.
 async fn drive_partition<W, F>(
     partition: usize,
     mut input: DeviceStream,
-    retain: bool,
+    mut retained: Option<Retained>,
     stop_all: watch::Sender<bool>,
     work: W,
 ) -> PartitionEnd
@@ -195,7 +231,6 @@ where
 {
     let chain = Arc::clone(input.chain());
     let mut stopped = stop_all.subscribe();
-    let retained: Mutex<Vec<RecordBatch>> = Mutex::new(vec![]);
     let mut in_flight = FuturesUnordered::new();
     let mut stop = None;
     let mut ended = false;
@@ -216,8 +251,8 @@ where
                     stop = stop.or(Some(Stop::Error(error)));
                 }
                 Some(Ok(batch)) => {
-                    if retain {
-                        retained.lock().extend(batch.source().host().iter().cloned());
+                    if let Some(retained) = &mut retained {
+                        retained.keep(batch.source().host());
                     }
                     in_flight.push(work(batch, Arc::clone(&chain)));
                 }
@@ -227,10 +262,10 @@ where
     }
     drop(in_flight);
     let mut rest = input.into_rest();
-    if retain {
-        let mut batches = retained.into_inner();
+    if let Some(Retained { mut batches, memory, .. }) = retained {
         batches.append(&mut rest.batches);
         rest.batches = batches;
+        rest.memory = Some(memory);
     }
     PartitionEnd { partition, chain, rest, stop }
 }

@@ -6,27 +6,32 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, BooleanArray, RecordBatch, RecordBatchOptions};
 use arrow::compute::{BatchCoalescer, FilterBuilder};
 use arrow::datatypes::SchemaRef;
-use datafusion::common::Result;
+use datafusion::common::runtime::SpawnedTask;
+use datafusion::common::{DataFusionError, Result};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::metrics::RecordOutput;
 use datafusion::physical_plan::stream::{RecordBatchReceiverStream, RecordBatchStreamAdapter};
-use futures::future::BoxFuture;
 use futures::stream::FuturesOrdered;
 use futures::{FutureExt, StreamExt};
 use tokio::sync::mpsc::Sender;
+use tokio::task::JoinError;
 use tracing::Instrument;
 
 use crate::config::FallbackScope;
 use crate::error::{GpuError, GpuResult};
-use crate::kernels::program::{Program, Segment};
-use crate::kernels::select::{SelectResult, select};
+use crate::kernels::expr::Expr;
+use crate::kernels::program::{Program, Segment, columns_of};
+use crate::kernels::select::{SelectResult, select, select_bytes};
 use crate::memory::batch::{GpuBatch, LazyColumn};
+use crate::memory::launch::LaunchScope;
+use crate::memory::upload::staging_bytes;
 
 use super::border::DeviceStream;
 use super::exec::GpuExec;
 use super::replay::{Replayed, RowLocalChain};
-use super::run::{FallbackReason, RunContext, is_memory_pressure};
+use super::retry::{Part, with_retry};
+use super::run::{FallbackReason, RunContext};
 
 /// Batches whose device work is under way at a time: one computes while the next uploads.
 const IN_FLIGHT: usize = 2;
@@ -129,7 +134,8 @@ async fn drive(
         tokio::select! {
             biased;
             Some(done) = in_flight.next(), if !in_flight.is_empty() => {
-                let done: Replayed = done?;
+                let joined: std::result::Result<Result<Replayed>, JoinError> = done;
+                let done = joined.map_err(|error| DataFusionError::ExecutionJoin(Box::new(error)))??;
                 if !output.push(done.rows, &run).await? {
                     break;
                 }
@@ -147,7 +153,10 @@ async fn drive(
                 }
                 Some(Ok(batch)) => {
                     let (run, chain, schema) = (Arc::clone(&run), Arc::clone(&chain), Arc::clone(&schema));
-                    in_flight.push_back(async move { materialize(batch, &run, &chain, &schema).await });
+                    let span = run.span().clone();
+                    let work = async move { materialize(batch, &run, &chain, &schema).await };
+                    // A task of its own: it must end, and give its memory back, also while nobody takes the rows.
+                    in_flight.push_back(SpawnedTask::spawn(work.instrument(span)).join_unwind());
                 }
             },
             else => break,
@@ -157,77 +166,96 @@ async fn drive(
     failed.map_or(Ok(()), Err)
 }
 
-/// The rows of `batch`, from the device or, when that cannot be, from the CPU.
-fn materialize<'a>(
+/// The rows of `batch`, from the device or, for parts where that cannot be, from the CPU.
+async fn materialize(
     batch: GpuBatch,
-    run: &'a RunContext,
-    chain: &'a RowLocalChain,
-    schema: &'a SchemaRef,
-) -> BoxFuture<'a, Result<Replayed>> {
-    async move {
-        let reason = match select_rows(&batch, run).await {
-            Ok(None) => FallbackReason::ArithmeticFault,
-            Ok(Some(selected)) if !selected.fault => {
-                run.metrics.gpu_batch();
-                let rows = assemble(&batch, &selected, schema)?;
-                return Ok(Replayed { rows, error: None });
-            }
-            Ok(Some(_)) => FallbackReason::ArithmeticFault,
-            Err(error) if is_memory_pressure(&error) => match batch.split() {
-                Some((first, second)) if first.source().rows() >= MIN_SPLIT_ROWS => {
-                    drop(batch);
-                    let mut done = materialize(first, run, chain, schema).await?;
-                    if done.error.is_none() {
-                        let rest = materialize(second, run, chain, schema).await?;
-                        done.rows.extend(rest.rows);
-                        done.error = rest.error;
-                    }
-                    return Ok(done);
-                }
-                _ => error.into(),
-            },
-            Err(error) => error.into(),
-        };
-        run.fall_back(&reason, FallbackScope::Batch)?;
-        run.metrics.cpu_batch();
-        chain.replay(batch.source().host(), run.task()).await
+    run: &RunContext,
+    chain: &RowLocalChain,
+    schema: &SchemaRef,
+) -> Result<Replayed> {
+    if batch.is_undecided() {
+        return on_cpu(&batch, run, chain, &FallbackReason::ArithmeticFault).await;
     }
-    .boxed()
+    let plan = Arc::new(SelectPlan::new(&batch));
+    let parts = with_retry(
+        run,
+        batch,
+        |batch| plan.need(batch),
+        |scope, batch| {
+            let plan = Arc::clone(&plan);
+            async move { plan.select(&scope, &batch).await }
+        },
+    )
+    .await;
+    let mut done = Replayed::default();
+    for Part { input, outcome } in parts {
+        let part = match outcome {
+            Ok(selected) if !selected.fault => {
+                run.metrics.gpu_batch();
+                Replayed { rows: assemble(&input, &selected, schema)?, error: None }
+            }
+            Ok(_) => on_cpu(&input, run, chain, &FallbackReason::ArithmeticFault).await?,
+            Err(error) => on_cpu(&input, run, chain, &error.into()).await?,
+        };
+        done.rows.extend(part.rows);
+        done.error = part.error;
+        if done.error.is_some() {
+            break;
+        }
+    }
+    Ok(done)
 }
 
-/// Below this many rows a batch is not split further: a limit that small fails for good.
-pub(crate) const MIN_SPLIT_ROWS: usize = 1024;
+async fn on_cpu(
+    batch: &GpuBatch,
+    run: &RunContext,
+    chain: &RowLocalChain,
+    reason: &FallbackReason,
+) -> Result<Replayed> {
+    run.fall_back(reason, FallbackScope::Batch)?;
+    run.metrics.cpu_batch();
+    chain.replay(batch.source().host(), run.task()).await
+}
 
-/// The device's answer; `None` for a batch that only the CPU can decide.
-async fn select_rows(batch: &GpuBatch, run: &RunContext) -> GpuResult<Option<SelectResult>> {
-    if batch.is_undecided() {
-        return Ok(None);
+/// What is computed of a batch, and of each of its parts.
+struct SelectPlan {
+    program: Program,
+    outputs: Vec<Arc<Expr>>,
+    needed: BTreeSet<usize>,
+}
+
+impl SelectPlan {
+    fn new(batch: &GpuBatch) -> Self {
+        let outputs: Vec<_> = batch
+            .columns()
+            .iter()
+            .filter_map(|column| match column {
+                LazyColumn::Computed(expr) => Some(Arc::clone(expr)),
+                LazyColumn::Source(_) => None,
+            })
+            .collect();
+        let evaluated: Vec<_> = outputs.iter().collect();
+        let selection = batch.guarded_selection(&evaluated);
+        let program = Program { selection, params: batch.params().to_vec() };
+        let needed = columns_of(outputs.iter().chain(&program.selection));
+        Self { program, outputs, needed }
     }
-    let outputs: Vec<_> = batch
-        .columns()
-        .iter()
-        .filter_map(|column| match column {
-            LazyColumn::Computed(expr) => Some(Arc::clone(expr)),
-            LazyColumn::Source(_) => None,
-        })
-        .collect();
-    let evaluated: Vec<_> = outputs.iter().collect();
-    let selection = batch.guarded_selection(&evaluated);
-    let program = Program { selection, params: batch.params().to_vec() };
-    let mut needed = BTreeSet::new();
-    for expr in outputs.iter().chain(&program.selection) {
-        expr.collect_columns(&mut needed);
+
+    /// Device bytes held at a time: columns, staging memory, outputs and their read-back.
+    fn need(&self, batch: &GpuBatch) -> u64 {
+        let columns = batch.source().column_bytes(&self.needed);
+        let outputs = select_bytes(&self.program, &self.outputs, batch.source().rows());
+        columns.saturating_add(staging_bytes(columns)).saturating_add(outputs)
     }
-    let scope = run.launch().await?;
-    let segment = Segment {
-        columns: batch.source().device_columns(&scope, &needed).await?,
-        rows: batch.source().rows(),
-    };
-    let mut results = select(&scope, &program, &outputs, &[segment]).await?;
-    results
-        .pop()
-        .map(Some)
-        .ok_or_else(|| GpuError::Internal("select gave no result for its segment".to_owned()))
+
+    async fn select(&self, scope: &LaunchScope, batch: &GpuBatch) -> GpuResult<SelectResult> {
+        let segment = Segment {
+            columns: batch.source().device_columns(scope, &self.needed).await?,
+            rows: batch.source().rows(),
+        };
+        let mut results = select(scope, &self.program, &self.outputs, &[segment]).await?;
+        results.pop().ok_or_else(|| GpuError::Internal("select gave no result for its segment".to_owned()))
+    }
 }
 
 /// Host rows: columns of the source are filtered by the mask, computed columns come compacted from the device. The host

@@ -16,7 +16,8 @@ use super::query::Query;
 /// Metrics of one partition of a GPU node.
 ///
 /// `gpu_batches` counts batches whose answer came from the device, `cpu_batches` those that the CPU replayed; each
-/// fallback is counted under `fallback.<reason>` too. `kernel_time` is there where the adapter has timestamp queries;
+/// fallback is counted under `fallback.<reason>` too; `batch_splits` counts batches that were worked on in halves because
+/// memory was short. `kernel_time` is there where the adapter has timestamp queries;
 /// `peak_device_bytes` is the most device memory that the partition held at a time, summed over partitions by EXPLAIN
 /// ANALYZE.
 pub(crate) struct GpuMetrics {
@@ -28,6 +29,9 @@ pub(crate) struct GpuMetrics {
     partition: usize,
     gpu_batches: Count,
     cpu_batches: Count,
+    batch_splits: Count,
+    /// Waiting until the device's memory had room beside other work.
+    pub admission_time: Time,
     fallbacks: Mutex<Vec<(&'static str, Count)>>,
     memory: Arc<PeakMeter>,
     peak: Gauge,
@@ -78,6 +82,8 @@ impl GpuMetrics {
             stats: Arc::new(LaunchStats::default()),
             gpu_batches: count("gpu_batches"),
             cpu_batches: count("cpu_batches"),
+            batch_splits: count("batch_splits"),
+            admission_time: time("admission_time"),
             fallbacks: Mutex::new(vec![]),
             memory: Arc::default(),
             peak: MetricBuilder::new(set).peak_memory_usage("peak_device_bytes", partition),
@@ -102,6 +108,11 @@ impl GpuMetrics {
     /// Counts a batch that the CPU answered.
     pub(crate) fn cpu_batch(&self) {
         self.cpu_batches.add(1);
+    }
+
+    /// Counts a batch that is worked on in halves.
+    pub(crate) fn batch_split(&self) {
+        self.batch_splits.add(1);
     }
 
     /// Counts a fallback.

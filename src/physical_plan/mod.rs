@@ -13,6 +13,7 @@ pub mod params;
 pub mod projection;
 pub mod query;
 pub mod replay;
+mod retry;
 mod run;
 mod scalar;
 pub mod template;

@@ -8,6 +8,7 @@ use datafusion::catalog::memory::{DataSourceExec, MemorySourceConfig};
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::common::{DataFusionError, Result, internal_err};
 use datafusion::datasource::physical_plan::FileScanConfig;
+use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::{DynamicFilterPhysicalExpr, lit};
@@ -32,6 +33,8 @@ pub(crate) struct ReplaySlot {
     pub batches: Vec<RecordBatch>,
     /// The live rest of the input.
     pub tail: Option<SendableRecordBatchStream>,
+    /// What the batches take of the query's memory pool; given back with the stream over them.
+    pub memory: Option<MemoryReservation>,
 }
 
 /// A leaf that replays host batches in the place of the child they came from, with that child's own properties.
@@ -100,7 +103,11 @@ impl ExecutionPlan for ReplayExec {
         let Some(slot) = self.slots.lock().get_mut(partition).and_then(Option::take) else {
             return internal_err!("ReplayExec: partition {partition} does not exist or was read before");
         };
-        let prefix = futures::stream::iter(slot.batches.into_iter().map(Ok));
+        let memory = slot.memory;
+        let prefix = futures::stream::iter(slot.batches).map(move |batch| {
+            let _held = &memory;
+            Ok(batch)
+        });
         let schema = self.schema();
         Ok(match slot.tail {
             None => Box::pin(RecordBatchStreamAdapter::new(schema, prefix)),

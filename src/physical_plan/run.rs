@@ -1,14 +1,17 @@
 //! What one execution of a GPU node's partition needs: options, device, budget, metrics, and the fallback policy.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::SystemTime;
 
 use datafusion::common::Result;
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::execution::TaskContext;
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
 
 use crate::config::{FallbackPolicy, FallbackScope, GpuOptions};
 use crate::error::{GpuError, GpuResult};
+use crate::memory::admission::Need;
 use crate::memory::budget::MemoryScope;
 use crate::memory::caps::DeviceCaps;
 use crate::memory::launch::LaunchScope;
@@ -50,8 +53,14 @@ pub(crate) struct RunContext {
     query: Arc<Query>,
     observers: Arc<Observers>,
     span: tracing::Span,
+    replay: AtomicU8,
     pub(crate) metrics: GpuMetrics,
 }
+
+/// Values of `RunContext::replay`: nothing decided, the island is not run again, it is.
+const UNDECIDED: u8 = 0;
+const GIVEN_UP: u8 = 1;
+const BEGUN: u8 = 2;
 
 impl RunContext {
     /// The context of partition `partition` of `node`. Without a device (none registered, or lost for good) every batch
@@ -85,7 +94,8 @@ impl RunContext {
             node = name
         );
         let task = Arc::clone(task);
-        Arc::new(Self { node: name, options, device, memory, task, query, observers, span, metrics })
+        let replay = AtomicU8::new(UNDECIDED);
+        Arc::new(Self { node: name, options, device, memory, task, query, observers, span, replay, metrics })
     }
 
     pub(crate) fn task(&self) -> &Arc<TaskContext> {
@@ -96,8 +106,8 @@ impl RunContext {
         self.options.batch_rows
     }
 
-    pub(crate) fn batch_bytes(&self) -> usize {
-        usize::try_from(self.options.batch_bytes.0).unwrap_or(usize::MAX)
+    pub(crate) fn batch_bytes(&self) -> u64 {
+        self.options.batch_bytes.0
     }
 
     /// Whether a failure re-runs the whole island rather than the batch that failed.
@@ -105,11 +115,68 @@ impl RunContext {
         self.options.fallback_scope == FallbackScope::Island
     }
 
+    /// Decides that a failure re-runs the whole island; false where only the batch that failed can be run again.
+    pub(crate) fn begin_replay(&self) -> bool {
+        self.island_scope() && self.decide(BEGUN)
+    }
+
+    /// Decides that the island is not run again, since there is no memory for what that takes; false when it has begun.
+    pub(crate) fn give_up_replay(&self) -> bool {
+        self.decide(GIVEN_UP)
+    }
+
+    /// The first decision stands; true if it was this one.
+    fn decide(&self, decision: u8) -> bool {
+        let decided = self.replay.compare_exchange(UNDECIDED, decision, Ordering::AcqRel, Ordering::Acquire);
+        decided.is_ok() || decided == Err(decision)
+    }
+
+    /// Whether host batches are still of use to a replay.
+    pub(crate) fn may_replay(&self) -> bool {
+        self.replay.load(Ordering::Acquire) != GIVEN_UP
+    }
+
+    /// A reservation for host memory in the query's own pool.
+    pub(crate) fn host_memory(&self, what: &str) -> MemoryReservation {
+        MemoryConsumer::new(format!("{} {what}", self.node)).register(self.task.memory_pool())
+    }
+
+    /// Bytes that all who reserve on the device may hold together.
+    pub(crate) fn memory_limit(&self) -> u64 {
+        self.memory.as_ref().map_or(u64::MAX, |memory| memory.limit().min(memory.ledger().capacity()))
+    }
+
+    /// Whether other work runs on the device now.
+    pub(crate) fn others_run(&self) -> bool {
+        self.memory.as_ref().is_some_and(|memory| memory.ledger().works().0 > 0)
+    }
+
+    /// The device, once a work with this need is let in; it ends with the last copy of the scope.
+    ///
+    /// # Errors
+    /// Those of [`Self::launch`].
+    pub(crate) async fn admit(&self, need: Need) -> GpuResult<LaunchScope> {
+        let memory = match &self.memory {
+            None => None,
+            Some(memory) => {
+                let waited = self.metrics.admission_time.timer();
+                let memory = memory.admit(need).await;
+                waited.done();
+                Some(memory)
+            }
+        };
+        self.launch_in(memory).await
+    }
+
     /// The device as it is now; a lost one is recreated.
     ///
     /// # Errors
     /// [`GpuError::NoAdapter`] or [`GpuError::DeviceLost`].
     pub(crate) async fn launch(&self) -> GpuResult<LaunchScope> {
+        self.launch_in(self.memory.clone()).await
+    }
+
+    async fn launch_in(&self, memory: Option<MemoryScope>) -> GpuResult<LaunchScope> {
         let device = self.device.as_ref().map_err(Clone::clone)?;
         let context = match device.current() {
             Some(context) => context,
@@ -121,10 +188,8 @@ impl RunContext {
                     .map_err(|error| GpuError::Internal(format!("the device was not opened: {error}")))??
             }
         };
-        let memory = self
-            .memory
-            .clone()
-            .ok_or_else(|| GpuError::Internal("no memory scope for an open device".to_owned()))?;
+        let memory =
+            memory.ok_or_else(|| GpuError::Internal("no memory scope for an open device".to_owned()))?;
         Ok(LaunchScope { context, memory, stats: Arc::clone(&self.metrics.stats) })
     }
 
@@ -185,13 +250,4 @@ pub(crate) fn selector(options: &GpuOptions) -> AdapterSelector {
 /// much it has.
 pub fn default_memory_limit(caps: &DeviceCaps) -> u64 {
     caps.memory_bytes.map_or(2 << 30, |bytes| bytes / 4 * 3)
-}
-
-/// Whether fewer rows at a time could help against `error`.
-pub(crate) fn is_memory_pressure(error: &GpuError) -> bool {
-    match error {
-        GpuError::OutOfDeviceMemory { .. } | GpuError::AllocationRefused { .. } => true,
-        GpuError::Limit { by_rows, .. } => *by_rows,
-        _ => false,
-    }
 }

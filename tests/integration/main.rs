@@ -16,6 +16,7 @@ mod fuzz;
 mod harness;
 mod layering;
 mod laziness;
+mod memory;
 mod observe;
 mod placement;
 mod random;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::array::{ArrayRef, Int64Array, RecordBatch};
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::catalog::TableProvider;
 use datafusion::catalog::streaming::StreamingTable;
@@ -96,4 +96,41 @@ impl PartitionStream for Watched {
 pub fn watched(rows: i64, asked: &Arc<AtomicUsize>) -> TestResult<Arc<dyn TableProvider>> {
     let part = Watched { rows: table(0, rows)?, asked: Arc::clone(asked) };
     Ok(Arc::new(StreamingTable::try_new(part.rows.schema(), vec![Arc::new(part)])?))
+}
+
+/// A partition that gives the same batch again and again.
+#[derive(Debug)]
+struct Repeated {
+    batch: RecordBatch,
+    times: usize,
+}
+
+impl PartitionStream for Repeated {
+    fn schema(&self) -> &SchemaRef {
+        self.batch.schema_ref()
+    }
+
+    fn execute(&self, _: Arc<TaskContext>) -> SendableRecordBatchStream {
+        let (batch, times) = (self.batch.clone(), self.times);
+        let rows = futures::stream::iter((0..times).map(move |_| Ok(batch.clone())));
+        Box::pin(RecordBatchStreamAdapter::new(self.batch.schema(), rows))
+    }
+}
+
+/// A table of int64 columns a to h: each partition has `rows` rows `times` times over.
+pub fn repeated(partitions: i64, times: usize, rows: i64) -> TestResult<Arc<dyn TableProvider>> {
+    let column = |factor: i64| -> ArrayRef {
+        Arc::new(Int64Array::from_iter((0..rows).map(|row| {
+            let value = row.wrapping_mul(factor) % 1_000_003;
+            (value % 11 != 4).then_some(value)
+        })))
+    };
+    let columns = ["a", "b", "c", "d", "e", "f", "g", "h"]
+        .into_iter()
+        .zip(1..)
+        .map(|(name, n)| (name, column(7_919 * n)));
+    let batch = RecordBatch::try_from_iter(columns)?;
+    let parts = (0..partitions)
+        .map(|_| -> Arc<dyn PartitionStream> { Arc::new(Repeated { batch: batch.clone(), times }) });
+    Ok(Arc::new(StreamingTable::try_new(batch.schema(), parts.collect())?))
 }

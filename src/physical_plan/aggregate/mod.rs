@@ -22,8 +22,7 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::aggregates::{AggregateExec, AggregateOutputMode};
 use datafusion::physical_plan::metrics::RecordOutput;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
-use futures::future::BoxFuture;
-use futures::{FutureExt, TryFutureExt};
+use futures::TryFutureExt;
 use parking_lot::Mutex;
 
 use crate::config::FallbackScope;
@@ -32,14 +31,16 @@ use crate::kernels::expr::{Expr, ValueType};
 use crate::kernels::program::{Program, Segment};
 use crate::kernels::reduce::{AggregateSpec, AggregateState, ReduceResult, reduce};
 use crate::memory::batch::GpuBatch;
+use crate::memory::launch::LaunchScope;
+use crate::memory::upload::staging_bytes;
 
 use super::exec::GpuExec;
 use super::island::{IslandEnd, IslandRun, Stop};
-use super::materialize::MIN_SPLIT_ROWS;
 use super::op::{BreakerOp, DeviceOp, OpKind};
 use super::params::{ParamTable, ParamValues, rebase};
 use super::replay::RowLocalChain;
-use super::run::{FallbackReason, RunContext, is_memory_pressure};
+use super::retry::{Part, with_retry};
+use super::run::{FallbackReason, RunContext};
 
 pub use self::resident::{ResidentAggregate, ResidentRun};
 
@@ -209,7 +210,7 @@ async fn collect(
     let job = Arc::new(Job {
         params: op.params.resolve().ok(),
         bounds: DynamicBounds::new(op.dynamic_filter.as_ref(), &op.aggregates, &op.functions, run.task()),
-        states: Mutex::new(op.aggregates.iter().map(|spec| spec.kind.init()).collect()),
+        states: Mutex::new(op.init()),
         node: Arc::clone(&node),
         run: Arc::clone(&run),
     });
@@ -234,6 +235,18 @@ async fn collect(
 }
 
 impl AggregateOp {
+    /// States of no rows.
+    fn init(&self) -> Vec<AggregateState> {
+        self.aggregates.iter().map(|spec| spec.kind.init()).collect()
+    }
+
+    /// Adds the rows of `from` to `into`.
+    fn merge(&self, into: &mut [AggregateState], from: &[AggregateState]) {
+        for ((spec, into), from) in self.aggregates.iter().zip(into).zip(from) {
+            spec.kind.merge(value_type(spec), into, from);
+        }
+    }
+
     fn of(node: &GpuExec) -> Result<&AggregateOp> {
         let op: &dyn Any = node.op().as_ref();
         op.downcast_ref().ok_or_else(|| internal_datafusion_err!("{} is no aggregate", node.name()))
@@ -262,9 +275,7 @@ impl Job {
         let op = AggregateOp::of(&self.node)?;
         let merged = {
             let mut running = self.states.lock();
-            for ((spec, into), from) in op.aggregates.iter().zip(running.iter_mut()).zip(&states) {
-                spec.kind.merge(value_type(spec), into, from);
-            }
+            op.merge(&mut running, &states);
             self.bounds.is_some().then(|| running.clone())
         };
         if let (Some(bounds), Some(merged)) = (&self.bounds, merged) {
@@ -273,71 +284,88 @@ impl Job {
         Ok(())
     }
 
-    /// The states of one batch: from the device, in parts where memory is short, or from the CPU.
-    fn reduce_batch<'a>(
-        &'a self,
+    /// The states of one batch: from the device or, for parts where that cannot be, from the CPU.
+    async fn reduce_batch(
+        &self,
         batch: GpuBatch,
-        chain: &'a RowLocalChain,
-    ) -> BoxFuture<'a, Result<Vec<AggregateState>, Stop>> {
-        async move {
-            let reason = match self.reduce_on_device(&batch).await? {
-                Ok(None) => FallbackReason::ArithmeticFault,
-                Ok(Some(result)) if !result.fault => {
-                    self.run.metrics.gpu_batch();
-                    return Ok(result.states);
-                }
-                Ok(Some(_)) => FallbackReason::ArithmeticFault,
-                Err(error) if is_memory_pressure(&error) => match batch.split() {
-                    Some((first, second)) if first.source().rows() >= MIN_SPLIT_ROWS => {
-                        drop(batch);
-                        let mut states = self.reduce_batch(first, chain).await?;
-                        let more = self.reduce_batch(second, chain).await?;
-                        for ((spec, into), from) in
-                            AggregateOp::of(&self.node)?.aggregates.iter().zip(&mut states).zip(&more)
-                        {
-                            spec.kind.merge(value_type(spec), into, from);
-                        }
-                        return Ok(states);
-                    }
-                    _ => error.into(),
-                },
-                Err(error) => error.into(),
-            };
-            if self.run.island_scope() {
-                return Err(Stop::FallBack(reason));
-            }
-            self.run.fall_back(&reason, FallbackScope::Batch)?;
-            Ok(self.reduce_on_cpu(&batch, chain).await?)
-        }
-        .boxed()
-    }
-
-    async fn reduce_on_cpu(&self, batch: &GpuBatch, chain: &RowLocalChain) -> Result<Vec<AggregateState>> {
-        self.run.metrics.cpu_batch();
-        let rows = chain.replay(batch.source().host(), self.run.task()).await?.complete()?;
-        cpu::reduce(&AggregateOp::of(&self.node)?.cpu, &rows)
-    }
-
-    /// The device's answer; `None` for a batch that only the CPU can decide. Device failures are the inner error.
-    async fn reduce_on_device(&self, batch: &GpuBatch) -> Result<GpuResult<Option<ReduceResult>>> {
+        chain: &RowLocalChain,
+    ) -> Result<Vec<AggregateState>, Stop> {
+        let op = AggregateOp::of(&self.node)?;
         let Some(params) = self.params.as_ref().filter(|_| !batch.is_undecided()) else {
-            return Ok(Ok(None));
+            return self.fall_back(&batch, chain, FallbackReason::ArithmeticFault).await;
         };
-        let (program, aggregates, needed) = AggregateOp::of(&self.node)?.fused(batch, params)?;
-        Ok(self.launch(batch, &program, &aggregates, &needed).await.map(Some))
+        let plan = Arc::new(ReducePlan::new(op, &batch, params)?);
+        let parts = with_retry(
+            &self.run,
+            batch,
+            |batch| plan.need(batch),
+            |scope, batch| {
+                let plan = Arc::clone(&plan);
+                async move { plan.reduce(&scope, &batch).await }
+            },
+        )
+        .await;
+        let mut states: Option<Vec<AggregateState>> = None;
+        for Part { input, outcome } in parts {
+            let part = match outcome {
+                Ok(result) if !result.fault => {
+                    self.run.metrics.gpu_batch();
+                    result.states
+                }
+                Ok(_) => self.fall_back(&input, chain, FallbackReason::ArithmeticFault).await?,
+                Err(error) => self.fall_back(&input, chain, error.into()).await?,
+            };
+            states = Some(match states {
+                None => part,
+                Some(mut states) => {
+                    op.merge(&mut states, &part);
+                    states
+                }
+            });
+        }
+        Ok(states.unwrap_or_else(|| op.init()))
     }
 
-    async fn launch(
+    /// The CPU's answer for a batch, unless its whole island is to be run there.
+    async fn fall_back(
         &self,
         batch: &GpuBatch,
-        program: &Program,
-        aggregates: &[AggregateSpec],
-        needed: &BTreeSet<usize>,
-    ) -> GpuResult<ReduceResult> {
-        let scope = self.run.launch().await?;
-        let columns = batch.source().device_columns(&scope, needed).await?;
+        chain: &RowLocalChain,
+        reason: FallbackReason,
+    ) -> Result<Vec<AggregateState>, Stop> {
+        if self.run.begin_replay() {
+            return Err(Stop::FallBack(reason));
+        }
+        self.run.fall_back(&reason, FallbackScope::Batch)?;
+        self.run.metrics.cpu_batch();
+        let rows = chain.replay(batch.source().host(), self.run.task()).await?.complete()?;
+        Ok(cpu::reduce(&AggregateOp::of(&self.node)?.cpu, &rows)?)
+    }
+}
+
+/// The kernel over a batch, and over each of its parts.
+struct ReducePlan {
+    program: Program,
+    aggregates: Vec<AggregateSpec>,
+    needed: BTreeSet<usize>,
+}
+
+impl ReducePlan {
+    fn new(op: &AggregateOp, batch: &GpuBatch, params: &ParamValues) -> Result<Self> {
+        let (program, aggregates, needed) = op.fused(batch, params)?;
+        Ok(Self { program, aggregates, needed })
+    }
+
+    /// Device bytes held at a time: columns and staging memory. The states are a few KiB, which nobody has to wait for.
+    fn need(&self, batch: &GpuBatch) -> u64 {
+        let columns = batch.source().column_bytes(&self.needed);
+        columns.saturating_add(staging_bytes(columns))
+    }
+
+    async fn reduce(&self, scope: &LaunchScope, batch: &GpuBatch) -> GpuResult<ReduceResult> {
+        let columns = batch.source().device_columns(scope, &self.needed).await?;
         let segment = Segment { columns, rows: batch.source().rows() };
-        let mut results = reduce(&scope, program, aggregates, &[segment]).await?;
+        let mut results = reduce(scope, &self.program, &self.aggregates, &[segment]).await?;
         results.pop().ok_or_else(|| GpuError::Internal("reduce gave no result for its segment".to_owned()))
     }
 }

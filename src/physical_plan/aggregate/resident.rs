@@ -10,12 +10,12 @@ use datafusion::execution::TaskContext;
 use datafusion::physical_plan::ExecutionPlan;
 
 use crate::kernels::program::{Program, Segment};
-use crate::kernels::reduce::{AggregateSpec, AggregateState, reduce};
+use crate::kernels::reduce::{AggregateSpec, reduce};
 
 use super::super::border::DeviceStream;
 use super::super::exec::GpuExec;
 use super::super::run::RunContext;
-use super::{AggregateOp, finish, value_type};
+use super::{AggregateOp, finish};
 
 /// A GpuAggregateExec whose input columns have been uploaded, to be launched again and again.
 ///
@@ -113,14 +113,12 @@ impl ResidentAggregate {
         if rest.chunks(self.segments.len()).any(|again| again != first) {
             return plan_err!("launches of the same kernel over the same rows disagree");
         }
-        let mut states: Vec<AggregateState> = op.aggregates.iter().map(|spec| spec.kind.init()).collect();
+        let mut states = op.init();
         for result in first {
             if result.fault {
                 return plan_err!("a value met an arithmetic fault");
             }
-            for ((spec, into), from) in op.aggregates.iter().zip(&mut states).zip(&result.states) {
-                spec.kind.merge(value_type(spec), into, from);
-            }
+            op.merge(&mut states, &result.states);
         }
         let row = finish::finish(&op.aggregates, &op.functions, op.output, &states, &op.schema)?;
         let wall = start.elapsed() / repeats;

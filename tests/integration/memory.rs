@@ -1,0 +1,225 @@
+//! Device memory: bounded footprints, many queries at once, consumers that do not take their rows.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use datafusion::arrow::array::{Array, AsArray};
+use datafusion::arrow::datatypes::Int64Type;
+use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryPool};
+use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+use datafusion::physical_plan::execute_stream;
+use datafusion::prelude::{SessionConfig, SessionContext};
+use datafusion_wgpu::memory::faults::Choke;
+use datafusion_wgpu::register_gpu_runtime;
+use futures::StreamExt;
+use parking_lot::Mutex;
+use tokio::task::JoinSet;
+
+use crate::harness::{Gpu, TestResult, cpu, expected, register_files, run, run_plan, write_files};
+
+const AGGREGATE: &str = "SELECT count(*), sum(v), min(d), max(f), sum(d * d) FROM t WHERE v > 20000";
+const ROWS: &str = "SELECT id, s, v + id AS w, d * d AS dd FROM t WHERE v > 50000";
+const HANG: Duration = Duration::from_secs(120);
+
+/// Options of a session whose device batches are as large as its limit allows.
+async fn limited(gpu: &Gpu, limit: &str) -> TestResult {
+    gpu.set("batch_rows", "524288").await?;
+    gpu.set("memory_limit", &format!("'{limit}'")).await
+}
+
+/// Inputs of a hundred times the limit: everything runs on the device, within the limit, buffers that wait for reuse included.
+#[tokio::test(flavor = "multi_thread")]
+async fn large_inputs_in_little_memory() -> TestResult {
+    const LIMIT: u64 = 2 << 20;
+    let gpu = Gpu::new(2).await?;
+    limited(&gpu, "2MiB").await?;
+    // 65 bytes a row: 3.4 million of them are 211 MiB.
+    gpu.ctx.register_table("big", crate::sources::repeated(2, 17, 100_000)?)?;
+    let off = cpu(2);
+    off.register_table("big", crate::sources::repeated(2, 17, 100_000)?)?;
+    for sql in [
+        "SELECT count(*), sum(a), min(b), max(c), sum(d + e), avg(f), max(g - h) FROM big WHERE a BETWEEN 1000 AND 700000",
+        "SELECT k, max(x), min(y), count(z) FROM (SELECT h > 500000 AS k, a + b AS x, c * d AS y, e - f AS z FROM big \
+         WHERE a > 200000) GROUP BY k",
+    ] {
+        let want = run(&off, sql).await?.rows;
+        let ran = gpu.run(sql).await?;
+        assert_eq!(ran.rows, want, "{}", ran.plan);
+        assert!(ran.gpu_batches > 100 && ran.cpu_batches == 0, "{ran:?}");
+        let ledger = gpu.device.ledger();
+        assert!(ledger.peak() <= LIMIT && ledger.peak() > LIMIT / 4, "{} bytes were held", ledger.peak());
+        assert!(ledger.reserved() + ledger.idle() <= LIMIT, "{} bytes wait for reuse", ledger.idle());
+        assert_eq!((ledger.reserved(), ledger.works()), (0, (0, 0)));
+    }
+    Ok(())
+}
+
+/// Many queries of several sessions on one device: right answers within the limit, on the device, and a short query does not
+/// wait for the long ones to end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn many_queries_at_once() -> TestResult {
+    const LIMIT: u64 = 1 << 20;
+    let dir = tempfile::tempdir()?;
+    write_files(dir.path(), 4, 10_000)?;
+    let want = [expected(dir.path(), AGGREGATE).await?, expected(dir.path(), ROWS).await?];
+    let first = Gpu::new(3).await?;
+    let mut sessions = vec![first.ctx.clone()];
+    for _ in 1..4 {
+        let ctx = cpu(3);
+        register_gpu_runtime(&ctx, Arc::clone(&first.runtime))?;
+        sessions.push(ctx);
+    }
+    for ctx in &sessions {
+        register_files(ctx, "t", dir.path()).await?;
+        for option in [
+            "allow_software_adapter = true",
+            "placement = 'force'",
+            "batch_rows = 8000",
+            "fallback = 'error'",
+            "memory_limit = '1MiB'",
+        ] {
+            ctx.sql(&format!("SET gpu.{option}")).await?.collect().await?;
+        }
+    }
+    let mut tasks = JoinSet::new();
+    for query in 0..32usize {
+        let (ctx, want) = (sessions[query % sessions.len()].clone(), want[query / 4 % 2].clone());
+        tasks.spawn(async move {
+            for _ in 0..2 {
+                let ran = run(&ctx, [AGGREGATE, ROWS][query / 4 % 2]).await?;
+                assert_eq!(ran.rows, want);
+                assert!(ran.gpu_batches > 0 && ran.cpu_batches == 0, "{ran:?}");
+            }
+            TestResult::Ok(())
+        });
+    }
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let busy = tasks.len();
+    let short =
+        tokio::time::timeout(HANG, run(&sessions[0], "SELECT sum(id) FROM t WHERE id < 100")).await??;
+    assert_eq!(short.rows, ["4950"]);
+    while let Some(done) = tokio::time::timeout(HANG, tasks.join_next()).await? {
+        done??;
+    }
+    assert!(busy > 0, "nothing ran beside the short query");
+    let ledger = first.device.ledger();
+    assert!(ledger.peak() <= LIMIT, "{} bytes were held", ledger.peak());
+    assert_eq!((ledger.reserved(), ledger.works()), (0, (0, 0)));
+    Ok(())
+}
+
+/// A stream whose rows nobody takes holds no memory that others wait for.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_consumer_that_stops_taking_rows() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    write_files(dir.path(), 4, 30_000)?;
+    let gpu = Gpu::new(1).await?;
+    register_files(&gpu.ctx, "t", dir.path()).await?;
+    // Room for hardly more than one batch.
+    limited(&gpu, "400KiB").await?;
+    let want = [expected(dir.path(), AGGREGATE).await?, expected(dir.path(), ROWS).await?];
+    let mut stalled = vec![];
+    for _ in 0..3 {
+        let plan = gpu.ctx.sql(ROWS).await?.create_physical_plan().await?;
+        let mut stream = execute_stream(plan, gpu.ctx.task_ctx())?;
+        assert!(tokio::time::timeout(HANG, stream.next()).await?.is_some());
+        stalled.push(stream);
+    }
+    for (sql, want) in [AGGREGATE, ROWS].iter().zip(&want) {
+        let ran = tokio::time::timeout(HANG, gpu.run(sql)).await??;
+        assert_eq!(&ran.rows, want);
+        assert!(ran.gpu_batches > 0 && ran.cpu_batches == 0, "{ran:?}");
+    }
+    for stream in stalled {
+        let rest: Vec<_> = tokio::time::timeout(HANG, stream.collect()).await?;
+        let rows = rest.into_iter().map(|batch| batch.map(|b| b.num_rows())).sum::<Result<usize, _>>()?;
+        assert!(rows > 0 && rows < want[1].len());
+    }
+    Ok(())
+}
+
+/// Refusals of a single allocation: the work is done again, alone or in halves, and the CPU is never asked.
+#[tokio::test(flavor = "multi_thread")]
+async fn refused_allocations_are_tried_again() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    write_files(dir.path(), 4, 30_000)?;
+    let gpu = Gpu::new(2).await?;
+    register_files(&gpu.ctx, "t", dir.path()).await?;
+    gpu.set("batch_rows", "20000").await?;
+    gpu.set("fallback", "'error'").await?;
+    for sql in [AGGREGATE, ROWS] {
+        let want = expected(dir.path(), sql).await?;
+        for n in [1, 2, 5, 9] {
+            gpu.device.faults().fail(Choke::Allocate, n);
+            let ran = gpu.run(sql).await?;
+            assert_eq!(gpu.device.faults().pending(Choke::Allocate), 0);
+            assert_eq!(ran.rows, want, "{n}");
+            assert!(ran.cpu_batches == 0 && ran.fallbacks.is_empty(), "{ran:?}");
+        }
+    }
+    Ok(())
+}
+
+/// What is kept for a replay counts in the query's own pool. When that is full, failures are answered batch by batch.
+#[tokio::test(flavor = "multi_thread")]
+async fn kept_input_counts_in_the_pool() -> TestResult {
+    let off = cpu(2);
+    off.register_table("t", crate::sources::once(3, 4_000)?)?;
+    let want = run(&off, AGGREGATE).await?.rows;
+    let gpu = Gpu::new(2).await?;
+    // One batch of 700 rows takes some 45 KiB.
+    for (bytes, scope) in [(100 << 20, "island"), (300 << 10, "batch")] {
+        let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(bytes));
+        let env = RuntimeEnvBuilder::new().with_memory_pool(Arc::clone(&pool)).build_arc()?;
+        let config = SessionConfig::new().with_target_partitions(2).with_batch_size(1000);
+        let ctx = SessionContext::new_with_config_rt(config, env);
+        register_gpu_runtime(&ctx, Arc::clone(&gpu.runtime))?;
+        for option in [
+            "allow_software_adapter = true",
+            "placement = 'force'",
+            "batch_rows = 1000",
+            "fallback = 'silent'",
+            "fallback_scope = 'island'",
+        ] {
+            ctx.sql(&format!("SET gpu.{option}")).await?.collect().await?;
+        }
+        ctx.register_table("t", crate::sources::once(3, 4_000)?)?;
+        // Late enough that the small pool is full by then.
+        let plan = ctx.sql(AGGREGATE).await?.create_physical_plan().await?;
+        gpu.device.faults().fail(Choke::Map, 14);
+        let scopes = Arc::new(Mutex::new(vec![]));
+        let told = Arc::clone(&scopes);
+        let _hook = gpu.runtime.on_fallback(move |event| told.lock().push(event.scope));
+        let ran = run_plan(&ctx, plan).await?;
+        assert_eq!(gpu.device.faults().pending(Choke::Map), 0);
+        assert_eq!(ran.rows, want);
+        let counted: usize = ran.fallbacks.iter().map(|(_, count)| count).sum();
+        assert_eq!((counted, ran.cpu_batches), (1, 1), "{ran:?}");
+        assert_eq!(*scopes.lock(), [scope]);
+        assert_eq!(pool.reserved(), 0);
+    }
+    Ok(())
+}
+
+/// The rows of a stream, as they come, in a session with hardly any memory: none is lost, none is doubled.
+#[tokio::test(flavor = "multi_thread")]
+async fn halves_keep_their_order() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    write_files(dir.path(), 1, 30_000)?;
+    let gpu = Gpu::new(1).await?;
+    register_files(&gpu.ctx, "t", dir.path()).await?;
+    gpu.set("batch_rows", "30000").await?;
+    for limit in ["90KiB", "160KiB", "300KiB", "1MiB"] {
+        gpu.set("memory_limit", &format!("'{limit}'")).await?;
+        let plan = gpu.ctx.sql("SELECT id, id + v AS w FROM t WHERE id % 2 = 0").await?;
+        let plan = plan.create_physical_plan().await?;
+        let ran = run_plan(&gpu.ctx, Arc::clone(&plan)).await?;
+        let again = gpu.ctx.sql("SELECT id, id + v AS w FROM t WHERE id % 2 = 0").await?.collect().await?;
+        let ids =
+            again.iter().flat_map(|batch| batch.column(0).as_primitive::<Int64Type>().values().to_vec());
+        assert!(ids.eq((0..15_000).map(|id| 2 * id)), "{limit}");
+        assert!(again.iter().all(|batch| batch.column(1).null_count() == 0));
+        assert!(ran.gpu_batches > 0, "{limit}: {ran:?}");
+    }
+    Ok(())
+}
