@@ -13,6 +13,8 @@ mod logging;
 mod output;
 mod shell;
 mod signals;
+#[cfg(feature = "harness")]
+mod soak;
 mod tpch_data;
 mod trace;
 
@@ -73,6 +75,9 @@ enum Command {
     /// Run DataFusion's own test files with the rule forced
     #[cfg(feature = "harness")]
     Conformance(conformance::Args),
+    /// Run many queries at once on one device, in little memory, with failures and cancellations
+    #[cfg(feature = "harness")]
+    Soak(soak::Args),
 }
 
 /// Where XDG_RUNTIME_DIR is not set, as in containers, Mesa's drivers look for a Wayland display nevertheless and print an
@@ -130,5 +135,7 @@ async fn run(cli: Cli) -> Result<ExitCode> {
         Some(Command::Fuzz(args)) => fuzz::run(args).await,
         #[cfg(feature = "harness")]
         Some(Command::Conformance(args)) => conformance::run(args).await,
+        #[cfg(feature = "harness")]
+        Some(Command::Soak(args)) => soak::run(args).await,
     }
 }

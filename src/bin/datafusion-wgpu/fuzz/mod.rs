@@ -18,7 +18,7 @@ mod panics;
 mod print;
 mod reduce;
 mod report;
-mod rng;
+pub mod rng;
 mod runner;
 mod script;
 mod shrink;
