@@ -24,6 +24,10 @@ fn a_fixed_seed_shows_no_difference() -> TestResult {
     let useless = count("queries_with_errors") + count("queries_too_large");
     assert!(useless * 5 < count("queries"), "too many queries of no use: {text}");
     assert!(count("runs") > 150, "{text}");
+    let same = count("same") + count("same_error");
+    assert!(same * 100 >= count("runs") * 95, "too few runs were found to be the same: {text}");
+    assert!(count("same") * 2 > count("runs"), "too few runs with rows: {text}");
+    assert!(count("runs_with_gpu_nodes") * 2 > count("runs"), "too few GPU nodes: {text}");
     assert!(count("runs_with_gpu_batches") * 3 > count("runs"), "too little reaches the device: {text}");
     assert!(
         !report["fallbacks"].as_object().is_none_or(serde_json::Map::is_empty),

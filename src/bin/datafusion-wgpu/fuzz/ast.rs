@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use datafusion::arrow::datatypes::DataType;
 
+use super::rounded::Rounding;
 use super::types::Flavour;
 
 /// How exactly a column of the result is determined.
@@ -17,8 +18,8 @@ pub enum Tier {
     Exact,
     /// Bit for bit, but a NaN has whatever payload the processor's arithmetic gives it.
     AnyNan,
-    /// Within this distance: DataFusion rounds at each addition, in an order that is not fixed.
-    Within(f64),
+    /// As near as the values allow: DataFusion rounds at each addition, in an order that is not fixed.
+    Rounded(Rounding),
 }
 
 /// An expression: `text` around `args`, one text more than there are arguments.
@@ -125,6 +126,25 @@ impl Expr {
         self
     }
 
+    /// For a call of an aggregate function, with FILTER or without: all values that it is over, as a list; NULL for anything else.
+    fn summands(&self) -> Expr {
+        let arg = |expr: &Expr| expr.args.first().cloned();
+        let (value, condition) = match (self.args.first(), self.args.get(1)) {
+            (Some(Arg::Expr(call)), Some(condition)) if self.kind == "FILTER" => (arg(call), Some(condition)),
+            _ => (arg(self), None),
+        };
+        match (value, condition) {
+            (None, _) => Expr::leaf("literal", DataType::Null, "NULL".to_string()),
+            (Some(value), None) => {
+                Expr::new("summands", DataType::Null, "array_agg(CAST({} AS DOUBLE))", vec![value])
+            }
+            (Some(value), Some(condition)) => {
+                let template = "array_agg(CAST({} AS DOUBLE)) FILTER (WHERE {})";
+                Expr::new("summands", DataType::Null, template, vec![value, condition.clone()])
+            }
+        }
+    }
+
     fn visit(&self, f: &mut dyn FnMut(&'static str)) {
         f(self.kind);
         for arg in &self.args {
@@ -149,8 +169,6 @@ pub struct Query {
     pub limit: Option<u64>,
     /// OFFSET.
     pub offset: Option<u64>,
-    /// Whether -0 and +0 fall together somewhere in it (DISTINCT, GROUP BY), so that either may come out.
-    pub folds_zero: bool,
 }
 
 /// Where the rows of a query come from.
@@ -253,7 +271,7 @@ impl Query {
     /// A query that is one SELECT.
     pub fn select(select: Select) -> Self {
         let body = Body::Select(Box::new(select));
-        Query { with: vec![], body, order: vec![], limit: None, offset: None, folds_zero: false }
+        Query { with: vec![], body, order: vec![], limit: None, offset: None }
     }
 
     /// Tiers of the columns of the result.
@@ -265,6 +283,45 @@ impl Query {
                 left.into_iter().zip(right).map(|(l, r)| if l < r { r } else { l }).collect()
             }
         }
+    }
+
+    /// Columns of the result in which -0 and +0 fall together (DISTINCT, GROUP BY), so that either may come out.
+    pub fn folds(&self) -> Vec<bool> {
+        match &self.body {
+            Body::Select(select) => {
+                let items = select.items.iter().enumerate().filter(|(_, item)| !item.hidden);
+                items.map(|(index, _)| select.distinct || select.keys.contains(&index)).collect()
+            }
+            Body::Set { op, left, right } => {
+                let sides = left.folds().into_iter().zip(right.folds());
+                sides.map(|(left, right)| *op != "UNION ALL" || left || right).collect()
+            }
+        }
+    }
+
+    /// What the CPU is asked for where the answer alone does not tell which rows are right: the query without ORDER BY and
+    /// LIMIT, with the keys that are not in the result and the summands of rounded aggregates as further columns.
+    pub fn reference(&self) -> Option<Query> {
+        let hidden = self.order.iter().filter_map(|key| match &key.target {
+            Target::Hidden(expr) => Some(expr.clone()),
+            Target::Column(_) => None,
+        });
+        let mut checks: Vec<Expr> = hidden.collect();
+        let mut query = Query { order: vec![], ..self.unlimited() };
+        if let Body::Select(select) = &mut query.body {
+            let rounded = select.visible().filter(|item| matches!(item.expr.tier, Tier::Rounded(_)));
+            checks.extend(rounded.map(|item| item.expr.summands()));
+            if checks.is_empty() && self.limit.is_none() && self.offset.is_none() {
+                return None;
+            }
+            let items = checks.into_iter().enumerate();
+            let items =
+                items.map(|(index, expr)| Item { expr, alias: format!("check{index}"), hidden: false });
+            select.items.extend(items);
+        } else if self.limit.is_none() && self.offset.is_none() {
+            return None;
+        }
+        Some(query)
     }
 
     /// The same without LIMIT and OFFSET.

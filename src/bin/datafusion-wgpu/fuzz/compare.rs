@@ -1,38 +1,39 @@
 //! Whether two answers are the same, by the contract's tiers.
 //!
-//! Rows are compared as multisets in arrow's row format, which keeps every bit of a value. ORDER BY is checked on the keys
-//! themselves, ties free. A limited answer must have the right number of rows, the right keys in the right order, and
-//! only rows that the unlimited query has.
+//! Rows are compared as multisets in arrow's row format, which keeps every bit of a value. An answer must be in the order of its own keys of ORDER BY. Where
+//! that does not say all (LIMIT, keys that are not in the result, values that DataFusion rounds at each step) the CPU is asked for a *reference*: the
+//! query without LIMIT, with the hidden keys and the summands as further columns. Each row of an answer must be one of those that the reference has at its place.
 
-use std::cmp::Ordering;
+use std::collections::HashSet;
+use std::ops::Range;
 use std::sync::Arc;
 
-use datafusion::arrow::array::{Array, ArrayRef, AsArray, Float32Array, Float64Array, RecordBatch};
-use datafusion::arrow::compute::{SortOptions, cast, concat_batches};
-use datafusion::arrow::datatypes::{DataType, Field, Float32Type, Float64Type, SchemaRef};
-use datafusion::arrow::row::{RowConverter, SortField};
-use datafusion::error::{DataFusionError, Result};
+use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::datatypes::{Field, SchemaRef};
+use datafusion::error::Result;
 
 use super::ast::{Query, Target, Tier};
-use super::cells;
+use super::rows::Rows;
 
 /// What is compared, and how.
-#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Spec {
-    /// Keys of ORDER BY that are in the result, up to the first that is not.
+    /// Keys of ORDER BY.
     pub order: Vec<Key>,
     /// Whether the query has LIMIT or OFFSET.
     pub limited: bool,
-    /// Whether -0 and +0 may stand for each other in float columns.
-    pub folds_zero: bool,
-    /// One a column.
+    /// OFFSET.
+    pub offset: usize,
+    /// Columns in which -0 and +0 may stand for each other.
+    pub folds: Vec<bool>,
+    /// One a column; what is missing is exact.
     pub tiers: Vec<Tier>,
 }
 
 /// A key of ORDER BY.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Key {
-    /// Number of the column.
+    /// Number of the column; one after the last of the result is the first hidden key of the reference.
     pub column: usize,
     /// DESC.
     pub descending: bool,
@@ -43,20 +44,45 @@ pub struct Key {
 impl Spec {
     /// What holds for the answers of a query.
     pub fn of(query: &Query) -> Self {
-        let keys = query.order.iter().map_while(|key| match key.target {
-            Target::Column(column) => Some(Key {
-                column,
-                descending: key.descending,
-                nulls_first: key.nulls_first.unwrap_or(key.descending),
-            }),
-            Target::Hidden(_) => None,
+        let tiers = query.tiers();
+        let mut hidden = tiers.len()..;
+        let keys = query.order.iter().filter_map(|key| {
+            let column = match key.target {
+                Target::Column(column) => Some(column),
+                Target::Hidden(_) => hidden.next(),
+            };
+            let nulls_first = key.nulls_first.unwrap_or(key.descending);
+            column.map(|column| Key { column, descending: key.descending, nulls_first })
         });
         Spec {
             order: keys.collect(),
             limited: query.limit.is_some() || query.offset.is_some(),
-            folds_zero: query.folds_zero,
-            tiers: query.tiers(),
+            offset: query.offset.unwrap_or_default() as usize,
+            folds: query.folds(),
+            tiers,
         }
+    }
+
+    /// The tier of a column.
+    pub fn tier(&self, column: usize) -> Tier {
+        self.tiers.get(column).copied().unwrap_or(Tier::Exact)
+    }
+
+    /// Whether either zero may come out of a column.
+    pub fn folds(&self, column: usize) -> bool {
+        self.folds.get(column).copied().unwrap_or(false)
+    }
+
+    /// How many keys of ORDER BY are not in a result of `columns`.
+    pub fn hidden(&self, columns: usize) -> usize {
+        self.order.iter().filter(|key| key.column >= columns).count()
+    }
+
+    /// Whether answers of `columns` can only be compared with a reference.
+    pub fn needs_reference(&self, columns: usize) -> bool {
+        self.limited
+            || self.hidden(columns) > 0
+            || self.tiers.iter().any(|tier| matches!(tier, Tier::Rounded(_)))
     }
 }
 
@@ -76,61 +102,147 @@ impl Answer {
     }
 }
 
-/// Compares `got` with `want`; `unlimited` is the answer without LIMIT, for limited queries. The inner error says how they differ.
+/// The CPU's answer, and its reference where one is needed and could be had.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted<'a> {
+    /// The answer.
+    pub answer: &'a Answer,
+    /// The reference.
+    pub reference: Option<&'a Answer>,
+}
+
+/// The outcome of comparing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// The same, as far as SQL and the contract determine it.
+    Same,
+    /// Nothing is wrong as far as can be seen without a reference, which there is not.
+    Unchecked,
+    /// How they differ.
+    Differs(String),
+}
+
+/// Compares `got` with what is wanted. Where `strict`, sums and averages must be the exact ones.
 ///
 /// # Errors
 /// Arrow's, where an answer's batches do not fit its schema.
-pub fn compare(
-    spec: &Spec,
-    want: &Answer,
-    unlimited: Option<&Answer>,
-    got: &Answer,
-) -> Result<std::result::Result<(), String>> {
-    if let Some(difference) = schemas(want, got) {
-        return Ok(Err(difference));
+pub fn compare(spec: &Spec, wanted: Wanted<'_>, got: &Answer, strict: bool) -> Result<Outcome> {
+    if let Some(difference) = schemas(wanted.answer, got) {
+        return Ok(Outcome::Differs(difference));
     }
-    let (want, got) = (Rows::new(spec, want)?, Rows::new(spec, got)?);
+    let columns = got.schema.fields().len();
+    let (want, got) = (Rows::new(spec, wanted.answer, columns)?, Rows::new(spec, got, columns)?);
     if got.len() != want.len() {
         let message = format!("{} rows instead of {}", got.len(), want.len());
-        return Ok(Err(format!("{message}\n{}", describe(&want, &got))));
+        return Ok(Outcome::Differs(format!("{message}\n{}", describe(&want, &got))));
     }
     if let Some(row) = got.disorder() {
-        return Ok(Err(format!("row {row} is not in the order of ORDER BY")));
+        return Ok(Outcome::Differs(format!("row {row} is not in the order of ORDER BY")));
     }
-    if !spec.limited {
-        return Ok(multisets(&want, &got));
+    if !spec.needs_reference(columns) {
+        let other = || Outcome::Differs(format!("other rows\n{}", describe(&want, &got)));
+        return Ok(if same_rows(&want, &got) { Outcome::Same } else { other() });
     }
-    if want.keys != got.keys {
-        return Ok(Err(format!("other keys of ORDER BY\n{}", describe(&want, &got))));
-    }
-    match unlimited {
-        Some(all) => Ok(contained(&Rows::new(spec, all)?, &got)),
-        None => Ok(Ok(())),
+    match wanted.reference {
+        Some(reference) => Ok(placed(spec, &Rows::new(spec, reference, columns)?, &got, strict)),
+        // Without rounded values the limited answer itself may settle it.
+        None if want.is_exact() && spec.hidden(columns) == 0 && same_rows(&want, &got) => Ok(Outcome::Same),
+        None => Ok(Outcome::Unchecked),
     }
 }
 
-/// Whether each row of `got` is in one of the answers, and one of them has as many rows.
+/// For answers of the same length.
+fn same_rows(want: &Rows, got: &Rows) -> bool {
+    unmatched(want, got, false).is_empty()
+}
+
+fn unmatched(want: &Rows, got: &Rows, strict: bool) -> Vec<usize> {
+    got.unmatched(want, 0..got.len(), &(0..want.len()).collect::<Vec<_>>(), strict)
+}
+
+/// Whether each row of `got` is one of those that the reference has at its place.
+fn placed(spec: &Spec, reference: &Rows, got: &Rows, strict: bool) -> Outcome {
+    let lacking = reference.len().saturating_sub(spec.offset) < got.len();
+    if lacking || (!spec.limited && reference.len() != got.len()) {
+        let (have, count) = (reference.len(), got.len());
+        return Outcome::Differs(format!("{count} rows, where the query without LIMIT has {have}"));
+    }
+    if !reference.has_summands() {
+        return Outcome::Unchecked;
+    }
+    let (order, ends) = reference.ties();
+    let mut start = 0;
+    for end in ends {
+        let place = |at: usize| at.saturating_sub(spec.offset).min(got.len());
+        let here: Range<usize> = place(start)..place(end);
+        let tie = &order[start..end];
+        let other = if here.is_empty() { vec![] } else { got.unmatched(reference, here, tie, strict) };
+        if let Some(row) = other.first() {
+            let (first, shown) = (start + 1, got.show(*row));
+            let text =
+                format!("a row that is not among rows {first} to {end} of the query without LIMIT: {shown}");
+            let near = reference.near(&got.exact[*row]).map(|near| format!("\n  off:    {near}"));
+            return Outcome::Differs(text + &near.unwrap_or_default());
+        }
+        start = end;
+    }
+    match reference.misranked(spec, got) {
+        Some(row) => Outcome::Differs(format!("a row of another rank: {}", got.show(row))),
+        None => Outcome::Same,
+    }
+}
+
+/// Whether `got` is in order, as long as one of the answers, and the rows of each content come from one of them.
 ///
 /// # Errors
 /// As [`compare`].
-pub fn pieced_together(spec: &Spec, answers: &[&Answer], got: &Answer) -> Result<bool> {
-    let got = Rows::new(spec, got)?;
-    let answers = answers.iter().map(|answer| Rows::new(spec, answer)).collect::<Result<Vec<_>>>()?;
-    let known: std::collections::HashSet<&[u8]> =
-        answers.iter().flat_map(|answer| answer.exact.iter().map(Vec::as_slice)).collect();
-    Ok(answers.iter().any(|answer| answer.len() == got.len())
-        && got.exact.iter().all(|row| known.contains(row.as_slice())))
+pub fn pieced_together(spec: &Spec, answers: &[Wanted<'_>], got: &Answer, strict: bool) -> Result<bool> {
+    let columns = got.schema.fields().len();
+    let got = Rows::new(spec, got, columns)?;
+    if spec.limited || spec.hidden(columns) > 0 || got.disorder().is_some() {
+        return Ok(false);
+    }
+    let mut all = vec![];
+    for wanted in answers {
+        let answer = if spec.needs_reference(columns) { wanted.reference } else { Some(wanted.answer) };
+        if let Some(answer) = answer {
+            all.push(Rows::new(spec, answer, columns)?);
+        }
+    }
+    all.retain(Rows::has_summands);
+    let mut open: HashSet<&[u8]> = got.exact.iter().map(Vec::as_slice).collect();
+    for rows in &all {
+        let other: HashSet<&[u8]> =
+            unmatched(rows, &got, strict).into_iter().map(|row| got.exact[row].as_slice()).collect();
+        open.retain(|content| other.contains(content));
+    }
+    Ok(open.is_empty() && all.iter().any(|rows| rows.len() == got.len()))
+}
+
+/// How two answers of the GPU differ, which must have the same bits; `None` if they don't, or if LIMIT leaves the rows open.
+///
+/// # Errors
+/// As [`compare`].
+pub fn repeated(spec: &Spec, first: &Answer, again: &Answer) -> Result<Option<String>> {
+    if spec.limited {
+        return Ok(None);
+    }
+    // Rounded values count with all their bits.
+    let bits = |tier: &Tier| if matches!(tier, Tier::Rounded(_)) { Tier::Exact } else { *tier };
+    let spec = Spec { order: vec![], tiers: spec.tiers.iter().map(bits).collect(), ..spec.clone() };
+    let columns = first.schema.fields().len();
+    let (first, again) = (Rows::new(&spec, first, columns)?, Rows::new(&spec, again, columns)?);
+    if first.len() == again.len() && same_rows(&first, &again) {
+        return Ok(None);
+    }
+    Ok(Some(format!("other bits than in an earlier run\n{}", describe(&first, &again))))
 }
 
 fn schemas(want: &Answer, got: &Answer) -> Option<String> {
     let text = |answer: &Answer| {
         let field = |field: &Arc<Field>| {
-            format!(
-                "{} {}{}",
-                field.name(),
-                field.data_type(),
-                if field.is_nullable() { "" } else { " not null" }
-            )
+            let null = if field.is_nullable() { "" } else { " not null" };
+            format!("{} {}{null}", field.name(), field.data_type())
         };
         answer.schema.fields().iter().map(field).collect::<Vec<_>>().join(", ")
     };
@@ -145,227 +257,16 @@ fn schemas(want: &Answer, got: &Answer) -> Option<String> {
     Some(format!("a batch has the types {odd:?} instead of {declared:?}"))
 }
 
-/// An answer, ready to be compared.
-struct Rows {
-    batch: RecordBatch,
-    /// The exact columns of each row.
-    exact: Vec<Vec<u8>>,
-    /// The columns within a distance, with it.
-    loose: Vec<(f64, ArrayRef)>,
-    /// The keys of ORDER BY of each row.
-    keys: Vec<Vec<u8>>,
-}
-
-impl Rows {
-    fn new(spec: &Spec, answer: &Answer) -> Result<Self> {
-        let batch = concat_batches(&answer.schema, &answer.batches)?;
-        let mut exact = vec![];
-        let mut loose = vec![];
-        let tier = |index: usize| spec.tiers.get(index).copied().unwrap_or(Tier::Exact);
-        let columns: Vec<ArrayRef> = batch
-            .columns()
-            .iter()
-            .enumerate()
-            .map(|(index, column)| normal(column, spec.folds_zero, tier(index) != Tier::Exact))
-            .collect();
-        for (index, column) in columns.iter().enumerate() {
-            match tier(index) {
-                Tier::Within(distance) if column.data_type().is_floating() => {
-                    let doubles = cast(column, &DataType::Float64)?;
-                    loose.push((distance, doubles));
-                }
-                _ => exact.push(Arc::clone(column)),
-            }
-        }
-        let fields = exact.iter().map(|column| SortField::new(column.data_type().clone())).collect();
-        let exact = encode(fields, &exact, batch.num_rows())?;
-        let mut fields = vec![];
-        let mut sorted = vec![];
-        for key in &spec.order {
-            let Some(column) = columns.get(key.column) else {
-                return Err(DataFusionError::Internal(format!("there is no column {}", key.column)));
-            };
-            // A rounded key may differ; what it orders cannot be checked by its bits.
-            if matches!(tier(key.column), Tier::Within(_)) {
-                break;
-            }
-            let options = SortOptions { descending: key.descending, nulls_first: key.nulls_first };
-            fields.push(SortField::new_with_options(column.data_type().clone(), options));
-            sorted.push(Arc::clone(column));
-        }
-        let keys = encode(fields, &sorted, batch.num_rows())?;
-        Ok(Rows { batch, exact, loose, keys })
-    }
-
-    fn len(&self) -> usize {
-        self.batch.num_rows()
-    }
-
-    /// The first row whose key is less than the key before.
-    fn disorder(&self) -> Option<usize> {
-        (1..self.keys.len()).find(|row| self.keys[row - 1] > self.keys[*row])
-    }
-
-    /// Row numbers by content.
-    fn sorted(&self) -> Vec<usize> {
-        let mut order: Vec<usize> = (0..self.len()).collect();
-        order.sort_by(|a, b| {
-            let loose = || self.loose.iter().map(|(_, column)| compare_floats(column, *a, *b));
-            self.exact[*a]
-                .cmp(&self.exact[*b])
-                .then_with(|| loose().find(|order| *order != Ordering::Equal).unwrap_or(Ordering::Equal))
-        });
-        order
-    }
-
-    fn show(&self, row: usize) -> String {
-        let cells = self.batch.columns().iter().map(|column| cells::show(column.as_ref(), row));
-        format!("({})", cells.collect::<Vec<_>>().join(", "))
-    }
-}
-
-/// Each row's bytes; empty ones where there are no columns.
-fn encode(fields: Vec<SortField>, columns: &[ArrayRef], rows: usize) -> Result<Vec<Vec<u8>>> {
-    if columns.is_empty() {
-        return Ok(vec![vec![]; rows]);
-    }
-    let encoded = RowConverter::new(fields)?.convert_columns(columns)?;
-    Ok(encoded.iter().map(|row| row.as_ref().to_vec()).collect())
-}
-
-/// The column with one zero, or one NaN, where either may stand for the other.
-fn normal(column: &ArrayRef, one_zero: bool, one_nan: bool) -> ArrayRef {
-    macro_rules! normal {
-        ($type:ty, $array:ty, $native:ty) => {{
-            let value = |value: $native| {
-                if one_zero && value == 0.0 {
-                    0.0
-                } else if one_nan && value.is_nan() {
-                    <$native>::NAN
-                } else {
-                    value
-                }
-            };
-            let floats = column.as_primitive::<$type>();
-            Arc::new(floats.iter().map(|v| v.map(value)).collect::<$array>()) as ArrayRef
-        }};
-    }
-    match column.data_type() {
-        DataType::Float32 => normal!(Float32Type, Float32Array, f32),
-        DataType::Float64 => normal!(Float64Type, Float64Array, f64),
-        _ => Arc::clone(column),
-    }
-}
-
-fn compare_floats(column: &ArrayRef, a: usize, b: usize) -> Ordering {
-    let floats = column.as_primitive::<Float64Type>();
-    let value = |row: usize| floats.is_valid(row).then(|| floats.value(row));
-    match (value(a), value(b)) {
-        (Some(a), Some(b)) => a.total_cmp(&b),
-        (a, b) => a.is_some().cmp(&b.is_some()),
-    }
-}
-
-fn close(want: Option<f64>, got: Option<f64>, distance: f64) -> bool {
-    match (want, got) {
-        (None, None) => true,
-        (Some(want), Some(got)) => {
-            let relative = want.abs() * 2f64.powi(-40);
-            want.to_bits() == got.to_bits()
-                || (want.is_nan() && got.is_nan())
-                || (want - got).abs() <= distance.max(relative)
-        }
-        _ => false,
-    }
-}
-
-fn multisets(want: &Rows, got: &Rows) -> std::result::Result<(), String> {
-    let pairs: Vec<(usize, usize)> = want.sorted().into_iter().zip(got.sorted()).collect();
-    if pairs.iter().any(|(w, g)| want.exact[*w] != got.exact[*g]) {
-        return Err(format!("other rows\n{}", describe(want, got)));
-    }
-    for ((distance, wanted), (_, found)) in want.loose.iter().zip(&got.loose) {
-        let value = |column: &ArrayRef, row: usize| {
-            let floats = column.as_primitive::<Float64Type>();
-            floats.is_valid(row).then(|| floats.value(row))
-        };
-        for (w, g) in &pairs {
-            if !close(value(wanted, *w), value(found, *g), *distance) {
-                let rows = format!("  off:    {}\n  forced: {}", want.show(*w), got.show(*g));
-                return Err(format!("a float is off by more than {distance:e}\n{rows}"));
-            }
-        }
-    }
-    Ok(())
-}
-
-fn contained(all: &Rows, got: &Rows) -> std::result::Result<(), String> {
-    let extra = difference(&got.exact, &all.exact);
-    match extra.first() {
-        None => Ok(()),
-        Some(row) => Err(format!("a row that the query without LIMIT does not have: {}", got.show(*row))),
-    }
-}
-
-/// Indexes of rows of `a` that are more often in `a` than in `b`.
-fn difference(a: &[Vec<u8>], b: &[Vec<u8>]) -> Vec<usize> {
-    let mut counts: std::collections::HashMap<&[u8], i64> = std::collections::HashMap::new();
-    for row in b {
-        *counts.entry(row.as_slice()).or_default() += 1;
-    }
-    let spare = |row: &Vec<u8>, counts: &mut std::collections::HashMap<&[u8], i64>| match counts
-        .get_mut(row.as_slice())
-    {
-        Some(count) if *count > 0 => {
-            *count -= 1;
-            false
-        }
-        _ => true,
-    };
-    (0..a.len()).filter(|index| spare(&a[*index], &mut counts)).collect()
-}
-
 /// The first rows that only one side has.
 fn describe(want: &Rows, got: &Rows) -> String {
     const SHOWN: usize = 6;
     let mut lines = vec![];
     for (name, here, there) in [("off:   ", want, got), ("forced:", got, want)] {
-        let only = difference(&here.exact, &there.exact);
+        let only = here.only(there);
         lines.extend(only.iter().take(SHOWN).map(|row| format!("  {name} {}", here.show(*row))));
         if only.len() > SHOWN {
             lines.push(format!("  {name} and {} more", only.len() - SHOWN));
         }
     }
     lines.join("\n")
-}
-
-/// Whether two error texts say the same: numbers and quoted values, which depend on the row that was met first, are left out.
-pub fn same_error(a: &str, b: &str) -> bool {
-    let (a, b) = (skeleton(a), skeleton(b));
-    a == b || (a.len() > 20 && b.contains(&a)) || (b.len() > 20 && a.contains(&b))
-}
-
-fn skeleton(text: &str) -> String {
-    let mut out = String::new();
-    let mut quoted = false;
-    let mut before = ' ';
-    for c in text.chars() {
-        // The apostrophe of "can't" opens nothing.
-        if matches!(c, '\'' | '"') && (quoted || !before.is_alphanumeric()) {
-            quoted = !quoted;
-        }
-        before = c;
-        let part_of_number = c.is_ascii_digit() || matches!(c, '.' | '-' | '+');
-        if quoted || part_of_number {
-            if !out.ends_with('#') {
-                out.push('#');
-            }
-        } else if !c.is_whitespace() {
-            out.push(c);
-        }
-    }
-    // Which node wraps an error, and how often it was shared, is not its meaning.
-    ["ArrowError:", "Arrowerror:", "Executionerror:", "Externalerror:", "Sharederror:", "DataFusionerror:"]
-        .iter()
-        .fold(out, |text, prefix| text.replace(prefix, ""))
 }

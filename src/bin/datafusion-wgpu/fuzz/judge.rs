@@ -3,10 +3,14 @@
 //! Only what no run on the CPU gives is a failure: where the verdicts differ, the CPU is asked again under other batch
 //! sizes and partition counts, since errors and the order of rows depend on them.
 
+use datafusion::error::Result;
+
 use super::ast::Query;
-use super::compare::{self, Answer, Spec};
+use super::compare::{self, Answer, Outcome, Spec, Wanted};
 use super::data::Stored;
+use super::errors::{is_exhausted, same_error, same_kind};
 use super::options::RunOptions;
+use super::plant::Plant;
 use super::runner::{Engine, Run, Verdict};
 
 /// A query with the CPU's answers over one dataset.
@@ -17,16 +21,25 @@ pub struct Question<'a> {
     pub sql: String,
     /// What is compared.
     pub spec: Spec,
-    unlimited_sql: Option<String>,
+    reference_sql: Option<String>,
     /// The CPU's verdict.
     pub oracle: Oracle,
 }
 
-/// The CPU's verdict, and that on the query without LIMIT where it is needed.
+/// The CPU's verdict, with a reference for its rows where one is needed.
 pub struct Oracle {
     /// The verdict.
     pub verdict: Verdict,
-    unlimited: Option<Answer>,
+    reference: Option<Answer>,
+}
+
+impl Oracle {
+    fn wanted(&self) -> Option<Wanted<'_>> {
+        match &self.verdict {
+            Verdict::Rows(answer) => Some(Wanted { answer, reference: self.reference.as_ref() }),
+            _ => None,
+        }
+    }
 }
 
 /// What is wrong.
@@ -35,6 +48,8 @@ pub struct Oracle {
 pub enum Wrong {
     /// Other rows.
     Rows,
+    /// Other bits than in an earlier run.
+    Bits,
     /// Another error, or an error on one side.
     Error,
     /// No answer in time.
@@ -63,41 +78,21 @@ pub enum Judgement {
     SameError,
     /// What the CPU gives with other batches.
     OtherCpu,
-    /// The CPU's answers differ among themselves, and each row is in one of them.
+    /// The CPU's answers differ among themselves, and each row is in one of them; or DataFusion's memory pool had no more to give.
     Undetermined,
+    /// The CPU could not say which rows are right.
+    Unchecked,
     /// Too many rows to compare.
     TooLarge,
     /// A failure, in words.
     Wrong(Wrong, String),
 }
 
-/// A change that is made to forced answers, to see whether it is found.
-#[derive(Debug, Clone, Default)]
-pub struct Plant(pub Option<String>);
-
-impl Plant {
-    /// Drops the last row of an answer to a query whose SQL holds the planted text.
-    fn apply(&self, sql: &str, verdict: Verdict) -> Verdict {
-        let Some(text) = self.0.as_ref().filter(|text| sql.contains(text.as_str())) else { return verdict };
-        match verdict {
-            Verdict::Rows(mut answer) => {
-                if let Some(last) = answer.batches.iter_mut().rev().find(|batch| batch.num_rows() > 0) {
-                    tracing::debug!(text, "a row is dropped");
-                    *last = last.slice(0, last.num_rows() - 1);
-                }
-                Verdict::Rows(answer)
-            }
-            other => other,
-        }
-    }
-}
-
 impl<'a> Question<'a> {
     /// Asks the CPU.
     pub async fn new(engine: &Engine, stored: &'a Stored, query: &Query) -> Self {
-        let spec = Spec::of(query);
-        let unlimited_sql = spec.limited.then(|| query.unlimited().to_string());
-        Question::of_sql(engine, stored, query.to_string(), unlimited_sql, spec).await
+        let reference_sql = query.reference().map(|reference| reference.to_string());
+        Question::of_sql(engine, stored, query.to_string(), reference_sql, Spec::of(query)).await
     }
 
     /// The same for SQL.
@@ -105,25 +100,25 @@ impl<'a> Question<'a> {
         engine: &Engine,
         stored: &'a Stored,
         sql: String,
-        unlimited_sql: Option<String>,
+        reference_sql: Option<String>,
         spec: Spec,
     ) -> Self {
-        let oracle = Oracle { verdict: Verdict::Hang, unlimited: None };
-        let mut question = Question { stored, sql, spec, unlimited_sql, oracle };
+        let oracle = Oracle { verdict: Verdict::Hang, reference: None };
+        let mut question = Question { stored, sql, spec, reference_sql, oracle };
         question.oracle = question.ask(engine, &RunOptions::default().cpu(4, 8_192)).await;
         question
     }
 
     async fn ask(&self, engine: &Engine, options: &RunOptions) -> Oracle {
         let verdict = engine.cpu(self.stored, &self.sql, options).await;
-        let unlimited = match (&self.unlimited_sql, &verdict) {
+        let reference = match (&self.reference_sql, &verdict) {
             (Some(sql), Verdict::Rows(_)) => match engine.cpu(self.stored, sql, options).await {
                 Verdict::Rows(answer) => Some(answer),
                 _ => None,
             },
             _ => None,
         };
-        Oracle { verdict, unlimited }
+        Oracle { verdict, reference }
     }
 
     /// Whether the query can tell anything: the CPU answers it in time.
@@ -140,82 +135,126 @@ impl<'a> Question<'a> {
         care: Care,
     ) -> (Run, Judgement) {
         let mut run = engine.forced(self.stored, &self.sql, options).await;
-        run.verdict = plant.apply(&self.sql, run.verdict);
+        plant.apply(&self.sql, &self.spec, &mut run);
         let judgement = self.judge(engine, options, &run, care).await;
         (run, judgement)
     }
 
-    async fn judge(&self, engine: &Engine, options: &RunOptions, run: &Run, care: Care) -> Judgement {
-        let difference = match self.agreement(&self.oracle, &run.verdict) {
-            Ok(Judgement::Wrong(wrong, text)) => (wrong, text),
-            Ok(judgement) => return leak_or(judgement, run.gpu.leaked),
-            Err(error) => {
-                return Judgement::Wrong(Wrong::Rows, format!("answers cannot be compared: {error}"));
-            }
+    /// Judges a forced run.
+    pub async fn judge(&self, engine: &Engine, options: &RunOptions, run: &Run, care: Care) -> Judgement {
+        // How much memory a plan needs is its own business: either side alone may run out of it.
+        if let (Some(_), Verdict::Error(text)) = (&options.pool, &run.verdict)
+            && is_exhausted(text)
+        {
+            return leak_or(Judgement::Undetermined, run.gpu.leaked);
+        }
+        let difference = match self.agreement(&self.oracle, run) {
+            Judgement::Wrong(wrong, text) => (wrong, text),
+            judgement => return leak_or(judgement, run.gpu.leaked),
         };
         if difference.0 == Wrong::Hang {
             return Judgement::Wrong(difference.0, difference.1);
         }
-        let mut answers = vec![];
+        let mut others = vec![];
         for (partitions, batch_size) in variations(options, self.stored.rows, care) {
             let oracle = self.ask(engine, &options.cpu(partitions, batch_size)).await;
-            match self.agreement(&oracle, &run.verdict) {
-                Ok(Judgement::Wrong(..)) | Err(_) => {}
-                Ok(_) => return leak_or(Judgement::OtherCpu, run.gpu.leaked),
+            if matches!(self.agreement(&oracle, run), Judgement::Same | Judgement::SameError) {
+                return leak_or(Judgement::OtherCpu, run.gpu.leaked);
             }
-            if let Verdict::Rows(answer) = oracle.verdict {
-                answers.push(answer);
+            // A panic of DataFusion's own, which it has without the crate as well.
+            if matches!((&oracle.verdict, &run.verdict), (Verdict::Panic(a), Verdict::Panic(b)) if a == b) {
+                return leak_or(Judgement::Undetermined, run.gpu.leaked);
             }
+            others.push(oracle);
         }
-        if self.is_undetermined(&answers, &run.verdict) {
+        if self.is_undetermined(&others, run) {
             return leak_or(Judgement::Undetermined, run.gpu.leaked);
         }
         Judgement::Wrong(difference.0, difference.1)
     }
 
-    /// Compares a verdict with one of the CPU's.
-    fn agreement(&self, oracle: &Oracle, got: &Verdict) -> datafusion::error::Result<Judgement> {
-        let wrong = |text: String| Ok(Judgement::Wrong(Wrong::Error, text));
-        match (&oracle.verdict, got) {
-            (Verdict::Panic(_), Verdict::Panic(_)) => Ok(Judgement::SameError),
-            (_, Verdict::Hang) => Ok(Judgement::Wrong(Wrong::Hang, "no answer in time".to_string())),
-            (_, Verdict::Panic(text)) => Ok(Judgement::Wrong(Wrong::Panic, format!("a panic: {text}"))),
+    /// Compares a run with one of the CPU's verdicts. A CPU that hangs, panics or gives too many rows agrees with nothing.
+    fn agreement(&self, oracle: &Oracle, run: &Run) -> Judgement {
+        let wrong = |text: String| Judgement::Wrong(Wrong::Error, text);
+        match (&oracle.verdict, &run.verdict) {
+            (_, Verdict::Hang) => Judgement::Wrong(Wrong::Hang, "no answer in time".to_string()),
+            (_, Verdict::Panic(text)) => Judgement::Wrong(Wrong::Panic, format!("a panic: {text}")),
             (Verdict::Rows(want), Verdict::TooLarge) => {
                 let text = format!("too many rows to compare instead of {}", want.rows());
-                Ok(Judgement::Wrong(Wrong::Rows, text))
+                Judgement::Wrong(Wrong::Rows, text)
             }
             // Before an error any number of rows may come.
-            (_, Verdict::TooLarge) | (Verdict::TooLarge | Verdict::Hang, _) => Ok(Judgement::TooLarge),
-            (Verdict::Rows(want), Verdict::Rows(got)) => {
-                let outcome = compare::compare(&self.spec, want, oracle.unlimited.as_ref(), got)?;
-                Ok(outcome.map_or_else(|text| Judgement::Wrong(Wrong::Rows, text), |()| Judgement::Same))
+            (Verdict::Error(_), Verdict::TooLarge) => Judgement::TooLarge,
+            (Verdict::TooLarge | Verdict::Hang | Verdict::Panic(_), _) => {
+                wrong("the CPU gives no answer".to_string())
             }
-            (Verdict::Error(want), Verdict::Error(got)) if compare::same_error(want, got) => {
-                Ok(Judgement::SameError)
+            (Verdict::Rows(answer), Verdict::Rows(got)) => {
+                let wanted = Wanted { answer, reference: oracle.reference.as_ref() };
+                match compare::compare(&self.spec, wanted, got, run.gpu.is_whole()) {
+                    Ok(Outcome::Same) => Judgement::Same,
+                    Ok(Outcome::Unchecked) => Judgement::Unchecked,
+                    Ok(Outcome::Differs(text)) => Judgement::Wrong(Wrong::Rows, text),
+                    Err(error) => {
+                        Judgement::Wrong(Wrong::Rows, format!("answers cannot be compared: {error}"))
+                    }
+                }
             }
+            (Verdict::Error(want), Verdict::Error(got)) if same_error(want, got) => Judgement::SameError,
             (Verdict::Error(want), Verdict::Error(got)) => {
                 wrong(format!("another error\n  off:    {want}\n  forced: {got}"))
             }
             (Verdict::Rows(want), Verdict::Error(got)) => {
                 wrong(format!("an error instead of {} rows: {got}", want.rows()))
             }
-            (Verdict::Error(want) | Verdict::Panic(want), Verdict::Rows(got)) => {
+            (Verdict::Error(want), Verdict::Rows(got)) => {
                 wrong(format!("{} rows instead of an error: {want}", got.rows()))
             }
-            (Verdict::Panic(_), Verdict::Error(_)) => Ok(Judgement::SameError),
         }
     }
 
-    /// Whether the CPU's answers differ among themselves and the verdict could be pieced together from them.
-    fn is_undetermined(&self, answers: &[Answer], got: &Verdict) -> bool {
-        let (Verdict::Rows(first), Verdict::Rows(got)) = (&self.oracle.verdict, got) else { return false };
-        let exact = Spec { limited: false, ..self.spec.clone() };
-        let differs = |answer: &Answer| !matches!(compare::compare(&exact, first, None, answer), Ok(Ok(())));
-        let all: Vec<&Answer> = answers.iter().chain([first]).collect();
-        // A limited answer may well differ: there each row must be one of the unlimited answer, which was checked.
-        !self.spec.limited
-            && answers.iter().any(differs)
-            && compare::pieced_together(&self.spec, &all, got).unwrap_or(false)
+    /// Whether the CPU's verdicts differ among themselves as the run's differs from them.
+    fn is_undetermined(&self, others: &[Oracle], run: &Run) -> bool {
+        match (&self.oracle.verdict, &run.verdict) {
+            (Verdict::Rows(_), Verdict::Rows(got)) => {
+                self.is_pieced_together(others, got, run.gpu.is_whole()).unwrap_or(false)
+            }
+            // Which row's value an error names depends on the row that is met first.
+            (Verdict::Error(first), Verdict::Error(got)) => {
+                same_kind(first, got)
+                    && others.iter().any(|other| match &other.verdict {
+                        Verdict::Error(text) => !same_error(first, text) && same_kind(first, text),
+                        _ => false,
+                    })
+            }
+            _ => false,
+        }
+    }
+
+    fn is_pieced_together(&self, others: &[Oracle], got: &Answer, strict: bool) -> Result<bool> {
+        let Some(first) = self.oracle.wanted() else { return Ok(false) };
+        let mut all: Vec<Wanted<'_>> = others.iter().filter_map(Oracle::wanted).collect();
+        let mut differ = false;
+        for other in &all {
+            let outcome = compare::compare(&self.spec, first, other.answer, false)?;
+            differ |= matches!(outcome, Outcome::Differs(_));
+        }
+        all.push(first);
+        Ok(differ && compare::pieced_together(&self.spec, &all, got, strict)?)
+    }
+}
+
+/// How a run that the device answered alone differs from the first such run of the same question.
+pub fn repeated(spec: &Spec, first: &mut Option<Answer>, run: &Run) -> Result<Option<String>> {
+    let Verdict::Rows(answer) = &run.verdict else { return Ok(None) };
+    if !run.gpu.is_whole() {
+        return Ok(None);
+    }
+    match first {
+        Some(first) => compare::repeated(spec, first, answer),
+        None => {
+            *first = Some(answer.clone());
+            Ok(None)
+        }
     }
 }
 

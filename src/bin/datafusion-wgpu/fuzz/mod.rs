@@ -11,14 +11,18 @@ mod ast;
 mod cells;
 mod compare;
 mod data;
+mod errors;
 mod generate;
 mod judge;
 mod options;
 mod panics;
+mod plant;
 mod print;
 mod reduce;
 mod report;
 pub mod rng;
+mod rounded;
+mod rows;
 mod runner;
 mod script;
 mod shrink;
@@ -42,12 +46,14 @@ use parking_lot::Mutex;
 use ast::Query;
 use compare::Answer;
 use data::{Dataset, Size, Stored};
-use judge::{Care, Judgement, Plant, Question};
+use judge::{Care, Judgement, Question, Wrong};
 use options::RunOptions;
+use plant::{Bug, Plant};
 use report::{Failure, Summary};
 use rng::Rng;
 use runner::{Engine, Verdict};
 use shrink::{Case, Shrinker};
+use watchdog::{NUMBER, Running};
 
 /// Flags of `fuzz`.
 #[derive(Debug, Clone, clap::Args)]
@@ -91,9 +97,12 @@ pub struct Args {
     /// The adapter: its number or a part of its name
     #[arg(long, value_name = "ADAPTER", default_value = "")]
     pub adapter: String,
-    /// Drops a row of forced answers to queries that hold this text: a planted bug, to see that it is found
+    /// Changes forced answers to queries that hold this text: a planted bug, to see that it is found
     #[arg(long, value_name = "TEXT", hide = true)]
     pub plant: Option<String>,
+    /// What --plant changes
+    #[arg(long, value_enum, default_value = "row", hide = true)]
+    pub bug: Bug,
 }
 
 /// Queries over the tables of one world.
@@ -110,19 +119,25 @@ const OPTIONS: u64 = 2 << 40;
 pub async fn run(args: Args) -> Result<ExitCode> {
     let engine = Engine::new(&args.adapter, Duration::from_secs(args.timeout))?;
     if let Some(path) = &args.replay {
-        return replay(&engine, path, &Plant(args.plant.clone())).await;
+        return replay(&engine, path, &Plant { text: args.plant.clone(), bug: args.bug }).await;
     }
     panics::watch();
     let json = args.json.clone();
     let summary = Fuzzer::new(engine, args).run().await?;
+    show(&summary, json.as_deref())?;
+    let sound = summary.failures.is_empty() && summary.own_panics().is_empty() && !summary.proves_little();
+    Ok(if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Prints the numbers, and writes them as JSON.
+fn show(summary: &Summary, json: Option<&std::path::Path>) -> Result<()> {
     print!("{summary}");
     if let Some(path) = json {
         let text =
-            serde_json::to_string_pretty(&summary).map_err(|e| DataFusionError::External(Box::new(e)))?;
+            serde_json::to_string_pretty(summary).map_err(|e| DataFusionError::External(Box::new(e)))?;
         std::fs::write(path, text + "\n")?;
     }
-    let sound = summary.failures.is_empty() && summary.own_panics().is_empty();
-    Ok(if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(())
 }
 
 /// The state that the jobs share.
@@ -145,7 +160,7 @@ impl Fuzzer {
             Summary { adapter: engine.adapter().to_string(), seed: args.seed, ..Summary::default() };
         let bar = ProgressBar::new_spinner().with_style(ProgressStyle::default_spinner());
         let next = AtomicU64::new(args.from / QUERIES_A_WORLD);
-        let plant = Plant(args.plant.clone());
+        let plant = Plant { text: args.plant.clone(), bug: args.bug };
         let now = Instant::now();
         Fuzzer {
             engine,
@@ -161,6 +176,12 @@ impl Fuzzer {
 
     async fn run(self) -> Result<Summary> {
         let fuzzer = Arc::new(self);
+        let last = Arc::downgrade(&fuzzer);
+        fuzzer.engine.on_deadlock(move |running| {
+            if let Some(fuzzer) = last.upgrade() {
+                fuzzer.stuck(running);
+            }
+        });
         let jobs: Vec<_> = (0..fuzzer.args.jobs.max(1))
             .map(|_| {
                 let fuzzer = Arc::clone(&fuzzer);
@@ -171,11 +192,32 @@ impl Fuzzer {
             job.await.map_err(|error| DataFusionError::External(Box::new(error)))??;
         }
         fuzzer.bar.finish_and_clear();
-        let mut summary = fuzzer.summary.lock().clone();
+        let summary = fuzzer.summary.lock().clone();
+        Ok(fuzzer.finished(summary))
+    }
+
+    fn finished(&self, mut summary: Summary) -> Summary {
         summary.panics = panics::seen();
-        summary.seconds = fuzzer.start.elapsed().as_secs_f64();
+        summary.seconds = self.start.elapsed().as_secs_f64();
         summary.failures.sort_by_key(|failure| failure.query);
-        Ok(summary)
+        summary
+    }
+
+    /// Shows the numbers so far, the running queries among the failures, since nothing else will happen any more.
+    fn stuck(&self, running: &[Running]) {
+        // A blocked worker may hold it.
+        let summary = self.summary.try_lock_for(Duration::from_secs(5)).map(|summary| summary.clone());
+        let mut summary = summary.unwrap_or_default();
+        summary.failures.extend(running.iter().map(|running| Failure {
+            query: running.number,
+            wrong: Wrong::Hang,
+            detail: format!("all threads are blocked\n{running}"),
+            sql: running.sql.clone(),
+            script: None,
+        }));
+        if let Err(error) = show(&self.finished(summary), self.args.json.as_deref()) {
+            eprintln!("{error}");
+        }
     }
 
     /// Numbers of the queries that are asked for: the first, and the one after the last.
@@ -208,7 +250,8 @@ impl Fuzzer {
                 if self.is_over() {
                     return Ok(());
                 }
-                self.query(&world, &stored, number).await?;
+                let query = Box::pin(self.query(&world, &stored, number));
+                NUMBER.scope((self.args.seed, number), query).await?;
                 self.tell();
             }
         }
@@ -239,10 +282,16 @@ impl Fuzzer {
             if !question.is_useful() {
                 continue;
             }
+            let mut first = None;
             for _ in 0..shares {
                 let options = RunOptions::random(&mut options_rng, rows);
-                let (run, judgement) =
+                let (run, mut judgement) =
                     question.run(&self.engine, &options, &self.plant, Care::Thorough).await;
+                if !matches!(judgement, Judgement::Wrong(..))
+                    && let Some(text) = judge::repeated(&question.spec, &mut first, &run)?
+                {
+                    judgement = Judgement::Wrong(Wrong::Bits, text);
+                }
                 self.summary.lock().add_run(&run.gpu, &judgement);
                 if let Judgement::Wrong(wrong, detail) = judgement {
                     let case = Case { query, dataset: world.datasets[*dataset].clone(), options };
@@ -254,10 +303,12 @@ impl Fuzzer {
     }
 
     /// Makes a failure smaller and writes it down.
-    async fn failed(&self, number: u64, case: Case, wrong: (judge::Wrong, String)) -> Result<()> {
+    async fn failed(&self, number: u64, case: Case, wrong: (Wrong, String)) -> Result<()> {
         let kind = wrong.0;
         self.bar.suspend(|| eprintln!("query {number}: {kind:?}: {}\n  {}", wrong.1, case.query));
-        let budget = Duration::from_secs(self.args.shrink);
+        // One run alone does not show that another one has other bits.
+        let budget = if kind == Wrong::Bits { 0 } else { self.args.shrink };
+        let budget = Duration::from_secs(budget);
         let shrunk = Shrinker::new(&self.engine, &self.plant, case, wrong, budget).run().await?;
         let sql = shrunk.case.query.to_string();
         let script = {
@@ -340,7 +391,7 @@ async fn replay(engine: &Engine, path: &std::path::Path, plant: &Plant) -> Resul
     let script = script::read(path).await?;
     let stored = script.dataset.store().await?;
     let header = script.header;
-    let question = Question::of_sql(engine, &stored, script.sql, header.unlimited, header.spec).await;
+    let question = Question::of_sql(engine, &stored, script.sql, header.reference, header.spec).await;
     println!("{}\noff:    {}", question.sql, shown(&question.oracle.verdict));
     let (run, judgement) = question.run(engine, &header.options, plant, Care::Thorough).await;
     println!("forced: {}", shown(&run.verdict));

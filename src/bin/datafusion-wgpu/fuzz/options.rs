@@ -1,8 +1,11 @@
 //! Options of one run: settings of the session, withheld features of the adapter, and an injected failure.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use datafusion::error::Result;
+use datafusion::execution::memory_pool::{FairSpillPool, GreedyMemoryPool, MemoryPool};
+use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
 use datafusion::prelude::SessionConfig;
 use datafusion_wgpu::GpuOptions;
 use datafusion_wgpu::memory::DeviceCaps;
@@ -86,6 +89,16 @@ pub struct Fault {
     pub call: u64,
 }
 
+/// A limit of DataFusion's own memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Pool {
+    /// First come, first served.
+    Greedy(usize),
+    /// Even shares for what can spill.
+    FairSpill(usize),
+}
+
 /// Options of one run.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct RunOptions {
@@ -95,6 +108,9 @@ pub struct RunOptions {
     pub withheld: Vec<Withheld>,
     /// A failure to inject.
     pub fault: Option<Fault>,
+    /// A limit of DataFusion's memory, for the forced run only.
+    #[serde(default)]
+    pub pool: Option<Pool>,
 }
 
 const PARTITIONS: &str = "datafusion.execution.target_partitions";
@@ -142,7 +158,24 @@ impl RunOptions {
             let points = [FaultPoint::Allocate, FaultPoint::Submit, FaultPoint::Map, FaultPoint::Compile];
             options.fault = Some(Fault { point: rng.choose(&points), call: rng.between(1, 6) as u64 });
         }
+        if rng.chance(10) {
+            let bytes = rng.choose(&[100 << 10, 1 << 20, 4 << 20, 32 << 20]);
+            options.pool = Some(if rng.chance(50) { Pool::Greedy(bytes) } else { Pool::FairSpill(bytes) });
+        }
         options
+    }
+
+    /// A runtime with the limit of memory.
+    ///
+    /// # Errors
+    /// DataFusion's.
+    pub fn runtime(&self) -> Result<Arc<RuntimeEnv>> {
+        let pool: Arc<dyn MemoryPool> = match self.pool {
+            None => return Ok(Arc::default()),
+            Some(Pool::Greedy(bytes)) => Arc::new(GreedyMemoryPool::new(bytes)),
+            Some(Pool::FairSpill(bytes)) => Arc::new(FairSpillPool::new(bytes)),
+        };
+        RuntimeEnvBuilder::new().with_memory_pool(pool).build_arc()
     }
 
     /// The same with other batches and partitions, and no GPU settings: for another verdict of the CPU.
@@ -159,19 +192,22 @@ impl RunOptions {
         self.settings.iter().map(|(key, value)| format!("SET {key} = '{value}'")).collect()
     }
 
-    /// A configuration with these options; `forced` says whether the rule is forced on or off.
+    /// A configuration with these options; unless `forced`, one that knows nothing of this crate.
     ///
     /// # Errors
     /// An unknown option or value.
     pub fn config(&self, forced: bool, adapter: &str) -> Result<SessionConfig> {
-        let mut config = SessionConfig::new().with_option_extension(GpuOptions::default());
-        let options = config.options_mut();
-        options.set("gpu.placement", if forced { "force" } else { "off" })?;
-        options.set("gpu.allow_software_adapter", "true")?;
-        options.set("gpu.fallback", "silent")?;
-        options.set("gpu.adapter", adapter)?;
-        for (key, value) in &self.settings {
-            options.set(key, value)?;
+        let mut config = SessionConfig::new();
+        if forced {
+            config = config.with_option_extension(GpuOptions::default());
+            let options = config.options_mut();
+            options.set("gpu.placement", "force")?;
+            options.set("gpu.allow_software_adapter", "true")?;
+            options.set("gpu.fallback", "silent")?;
+            options.set("gpu.adapter", adapter)?;
+        }
+        for (key, value) in self.settings.iter().filter(|(key, _)| forced || !key.starts_with("gpu.")) {
+            config.options_mut().set(key, value)?;
         }
         Ok(config)
     }

@@ -8,18 +8,11 @@ use super::types::{Class, class};
 /// Queries that are a step smaller than `query`, the largest steps first.
 pub fn reductions(query: &Query) -> Vec<Query> {
     let mut out = vec![];
-    let keep_fold = |inner: &Query| {
-        let mut inner = inner.clone();
-        inner.folds_zero |= query.folds_zero;
-        inner
-    };
-    for (_, inner) in &query.with {
-        out.push(keep_fold(inner));
-    }
+    out.extend(query.with.iter().map(|(_, inner)| inner.clone()));
     match &query.body {
-        Body::Set { left, right, .. } => out.extend([keep_fold(left), keep_fold(right)]),
+        Body::Set { left, right, .. } => out.extend([left.as_ref().clone(), right.as_ref().clone()]),
         Body::Select(select) => {
-            select.from.iter().for_each(|from| inner_queries(from, &mut |inner| out.push(keep_fold(inner))));
+            select.from.iter().for_each(|from| inner_queries(from, &mut |inner| out.push(inner.clone())));
         }
     }
     if let Some(inlined) = without_with(query) {

@@ -48,8 +48,10 @@ pub struct Summary {
     pub same_error: u64,
     /// What the CPU gives under other batch sizes.
     pub other_cpu: u64,
-    /// Pieced together from answers of the CPU that differ among themselves.
+    /// Pieced together from answers of the CPU that differ among themselves, or out of DataFusion's memory.
     pub undetermined: u64,
+    /// Rows of which the CPU could not say whether they are right.
+    pub unchecked: u64,
     /// Too many rows to compare.
     pub too_large: u64,
     /// GPU nodes by name, over all forced runs.
@@ -76,6 +78,10 @@ pub struct Summary {
 
 /// Panics that are caught and dealt with: a timed-out wait of wgpu-core that meets a submission.
 const KNOWN_PANICS: [&str; 1] = ["If the queue is empty, the current submission index"];
+
+/// Forced runs that may end without being found to be the same, in percent; from so many runs on.
+const MOST_UNSETTLED: f64 = 5.0;
+const LEAST_RUNS: u64 = 100;
 
 /// Error texts that are kept apart, at most.
 const MOST_ERRORS: usize = 60;
@@ -110,6 +116,7 @@ impl Summary {
             Judgement::SameError => self.same_error += 1,
             Judgement::OtherCpu => self.other_cpu += 1,
             Judgement::Undetermined => self.undetermined += 1,
+            Judgement::Unchecked => self.unchecked += 1,
             Judgement::TooLarge => self.too_large += 1,
             Judgement::Wrong(..) => {}
         }
@@ -127,6 +134,17 @@ impl Summary {
     pub fn useless_percent(&self) -> f64 {
         let useless = self.queries_with_errors + self.queries_too_large;
         100.0 * useless as f64 / self.queries.max(1) as f64
+    }
+
+    /// Forced runs that were not found to be the same, in percent.
+    pub fn unsettled_percent(&self) -> f64 {
+        let unsettled = self.other_cpu + self.undetermined + self.unchecked + self.too_large;
+        100.0 * unsettled as f64 / self.runs.max(1) as f64
+    }
+
+    /// Whether so many runs were not found to be the same that the others prove little.
+    pub fn proves_little(&self) -> bool {
+        self.runs >= LEAST_RUNS && self.unsettled_percent() > MOST_UNSETTLED
     }
 
     /// Panics of this crate, or of what it calls on the device, that are not known: failures as well.
@@ -181,9 +199,16 @@ impl fmt::Display for Summary {
         )?;
         writeln!(
             f,
-            "  {} same rows, {} same error, {} as the CPU under other batch sizes, {} undetermined, {} too large",
-            self.same, self.same_error, self.other_cpu, self.undetermined, self.too_large
+            "  {} same rows, {} same error, {} as the CPU under other batch sizes, {} undetermined, {} unchecked, {} too large",
+            self.same, self.same_error, self.other_cpu, self.undetermined, self.unchecked, self.too_large
         )?;
+        if self.proves_little() {
+            let percent = self.unsettled_percent();
+            writeln!(
+                f,
+                "{percent:.1} % of the runs were not found to be the same: more than {MOST_UNSETTLED} %"
+            )?;
+        }
         writeln!(f, "batches: {} on the device, {} on the CPU", self.gpu_batches, self.cpu_batches)?;
         counts(f, "GPU nodes", &self.gpu_nodes)?;
         counts(f, "fallbacks", &self.fallbacks)?;

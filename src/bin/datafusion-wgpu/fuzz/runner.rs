@@ -16,7 +16,7 @@ use futures::StreamExt;
 use super::compare::Answer;
 use super::data::Stored;
 use super::options::RunOptions;
-use super::watchdog::Watchdog;
+use super::watchdog::{NUMBER, Running, Watchdog};
 
 /// Results larger than this are not compared: such a query is counted as of no use.
 const MOST_ROWS: usize = 100_000;
@@ -58,6 +58,8 @@ pub struct GpuWork {
     pub cpu_batches: u64,
     /// Fallbacks by reason.
     pub fallbacks: BTreeMap<String, u64>,
+    /// Aggregates that stayed on the CPU.
+    pub cpu_aggregates: u64,
     /// Bytes that were still reserved on the device after the run.
     pub leaked: u64,
 }
@@ -91,7 +93,7 @@ impl Engine {
     /// Runs a query on the CPU.
     pub async fn cpu(&self, stored: &Stored, sql: &str, options: &RunOptions) -> Verdict {
         match self.session(stored, options, None) {
-            Ok(context) => self.run(context, sql).await.verdict,
+            Ok(context) => self.run(context, sql, options).await.verdict,
             Err(error) => Verdict::Error(error.to_string()),
         }
     }
@@ -101,7 +103,7 @@ impl Engine {
         let view = self.device.with_caps(options.lower(self.device.caps()));
         options.arm(view.faults());
         let mut run = match self.session(stored, options, Some(&view)) {
-            Ok(context) => self.run(context, sql).await,
+            Ok(context) => self.run(context, sql, options).await,
             Err(error) => Run { verdict: Verdict::Error(error.to_string()), gpu: GpuWork::default() },
         };
         if !matches!(run.verdict, Verdict::Hang) {
@@ -121,27 +123,37 @@ impl Engine {
             .collect()
     }
 
-    /// A session over the tables; with a view of the device, the rule is forced.
+    /// A session over the tables; with a view of the device, the crate is registered and the rule forced.
     fn session(
         &self,
         stored: &Stored,
         options: &RunOptions,
         view: Option<&Arc<GpuDevice>>,
     ) -> Result<SessionContext> {
-        let context = SessionContext::new_with_config(options.config(view.is_some(), &self.adapter)?);
-        let device = Arc::clone(view.unwrap_or(&self.device));
-        register_gpu_runtime(&context, GpuRuntime::over(device))?;
+        let config = options.config(view.is_some(), &self.adapter)?;
+        let context = SessionContext::new_with_config_rt(config, options.runtime()?);
+        // The oracle is DataFusion without this crate.
+        if let Some(view) = view {
+            register_gpu_runtime(&context, GpuRuntime::over(Arc::clone(view)))?;
+        }
         for (name, table) in &stored.tables {
             context.register_table(name.as_str(), Arc::clone(table))?;
         }
         Ok(context)
     }
 
-    async fn run(&self, context: SessionContext, sql: &str) -> Run {
+    /// What is to be done before the process ends because all of its threads are blocked; it gets the running queries.
+    pub fn on_deadlock(&self, act: impl Fn(&[Running]) + Send + 'static) {
+        self.watchdog.on_deadlock(act);
+    }
+
+    async fn run(&self, context: SessionContext, sql: &str, options: &RunOptions) -> Run {
+        let (seed, number) = NUMBER.try_with(|number| *number).unwrap_or_default();
+        let running = Running { seed, number, sql: sql.to_string(), options: options.clone() };
         let sql = sql.to_string();
         // A task of its own, so that neither a panic nor a loop without a wait takes the fuzzer along.
         let task = SpawnedTask::spawn(async move { answer(&context, &sql).await });
-        let (verdict, gpu) = match self.watchdog.wait(task, self.timeout).await {
+        let (verdict, gpu) = match self.watchdog.wait(running, task, self.timeout).await {
             Some(Ok(outcome)) => outcome,
             Some(Err(error)) => (panicked(error), GpuWork::default()),
             None => (Verdict::Hang, GpuWork::default()),
@@ -217,6 +229,14 @@ async fn settled(device: &GpuDevice) -> u64 {
 }
 
 impl GpuWork {
+    /// Whether the device did all that its nodes had to do, and all aggregates are among them.
+    pub fn is_whole(&self) -> bool {
+        !self.nodes.is_empty()
+            && self.cpu_batches == 0
+            && self.fallbacks.values().all(|count| *count == 0)
+            && self.cpu_aggregates == 0
+    }
+
     fn add_plan(&mut self, plan: &Arc<dyn ExecutionPlan>) {
         if plan.name().starts_with("Gpu") {
             *self.nodes.entry(plan.name().to_string()).or_default() += 1;
@@ -235,6 +255,7 @@ impl GpuWork {
                 }
             }
         }
+        self.cpu_aggregates += u64::from(plan.name() == "AggregateExec");
         plan.children().into_iter().for_each(|child| self.add_plan(child));
     }
 }

@@ -43,8 +43,8 @@ pub struct Header {
     pub options: RunOptions,
     /// How answers are compared.
     pub spec: Spec,
-    /// The query without LIMIT, if it has one.
-    pub unlimited: Option<String>,
+    /// What the CPU is asked for beside the query, where its answer alone does not tell which rows are right.
+    pub reference: Option<String>,
     /// How the tables are stored.
     pub tables: Vec<TableHeader>,
 }
@@ -106,8 +106,8 @@ pub fn write(
         tables.push(TableHeader { name: table.name.clone(), layout: table.layout.clone(), not_null, file });
     }
     let spec = Spec::of(&case.query);
-    let unlimited = spec.limited.then(|| case.query.unlimited().to_string());
-    let header = Header { seed, query, wrong, options: case.options.clone(), spec, unlimited, tables };
+    let reference = case.query.reference().map(|reference| reference.to_string());
+    let header = Header { seed, query, wrong, options: case.options.clone(), spec, reference, tables };
     let json = serde_json::to_string(&header).map_err(|error| DataFusionError::External(Box::new(error)))?;
     let path = folder.join(format!("{number:04}.sql"));
     let mut text =

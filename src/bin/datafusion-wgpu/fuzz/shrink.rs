@@ -8,8 +8,9 @@ use datafusion::error::Result;
 
 use super::ast::Query;
 use super::data::{Dataset, Layout};
-use super::judge::{Care, Judgement, Plant, Question, Wrong};
+use super::judge::{Care, Judgement, Question, Wrong};
 use super::options::RunOptions;
+use super::plant::Plant;
 use super::reduce::reductions;
 use super::runner::Engine;
 
@@ -144,6 +145,11 @@ impl<'a> Shrinker<'a> {
         if self.best.options.fault.is_some() {
             let mut candidate = self.best.clone();
             candidate.options.fault = None;
+            self.accept(candidate).await;
+        }
+        if self.best.options.pool.is_some() {
+            let mut candidate = self.best.clone();
+            candidate.options.pool = None;
             self.accept(candidate).await;
         }
         for table in 0..self.best.dataset.tables.len() {

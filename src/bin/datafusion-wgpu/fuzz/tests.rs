@@ -1,17 +1,21 @@
 //! Tests of the fuzzer: it repeats itself, it produces every clause, it finds what is planted, and makes it small.
 
+mod verdicts;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use datafusion::arrow::array::{ArrayRef, Float64Array, Int64Array, RecordBatch};
+use datafusion::arrow::array::{ArrayRef, Int64Array, RecordBatch};
 use datafusion::arrow::compute::cast;
 use datafusion::arrow::datatypes::DataType;
 
-use super::ast::Tier;
-use super::compare::{Key, Spec, compare, same_error};
+use super::ast::{Expr, Item, OrderKey, Relation, Target, Tier};
+use super::compare::Spec;
+use super::rounded::Rounding;
 use super::types::{Class, Flavour, random_type};
 use super::values::Fill;
 use super::*;
+use verdicts::is_same;
 
 fn args(out: &Path) -> Args {
     Args {
@@ -29,6 +33,7 @@ fn args(out: &Path) -> Args {
         failures: 1,
         adapter: String::new(),
         plant: None,
+        bug: Bug::Row,
     }
 }
 
@@ -48,7 +53,7 @@ fn a_seed_gives_the_same_again() {
 }
 
 /// What queries are made of; each of these must be produced.
-const KINDS: [&str; 73] = [
+const KINDS: [&str; 75] = [
     "guarded division",
     "AND",
     "BETWEEN",
@@ -93,6 +98,7 @@ const KINDS: [&str; 73] = [
     "UNION ALL",
     "WHERE",
     "WITH",
+    "avg of any floats",
     "avg of decimals",
     "avg of floats",
     "avg of integers",
@@ -118,6 +124,7 @@ const KINDS: [&str; 73] = [
     "subquery (IN)",
     "subquery (correlated)",
     "subquery (scalar)",
+    "sum of any floats",
     "sum of floats",
     "variance",
     "window aggregate",
@@ -147,80 +154,6 @@ fn reductions_change_the_query() {
             assert_ne!(smaller.to_string(), text);
         }
     }
-}
-
-fn answer(columns: Vec<(&str, ArrayRef)>) -> Answer {
-    let batch =
-        RecordBatch::try_from_iter_with_nullable(columns.into_iter().map(|(n, a)| (n, a, true))).unwrap();
-    Answer { schema: batch.schema(), batches: vec![batch] }
-}
-
-fn floats(values: Vec<f64>) -> Answer {
-    answer(vec![("x", Arc::new(Float64Array::from(values)))])
-}
-
-fn spec(tier: Tier) -> Spec {
-    Spec { order: vec![], limited: false, folds_zero: false, tiers: vec![tier] }
-}
-
-#[test]
-fn every_bit_counts() {
-    let payload = f64::from_bits(0x7ff8_0000_0000_0001);
-    let differ = |spec: &Spec, a: &[f64], b: &[f64]| {
-        compare(spec, &floats(a.to_vec()), None, &floats(b.to_vec())).unwrap().is_err()
-    };
-    let exact = spec(Tier::Exact);
-    assert!(!differ(&exact, &[1.0, f64::NAN, -0.0], &[-0.0, 1.0, f64::NAN]));
-    assert!(differ(&exact, &[0.0], &[-0.0]));
-    assert!(differ(&exact, &[f64::NAN], &[payload]));
-    assert!(differ(&exact, &[1.0, 1.0, 2.0], &[1.0, 2.0, 2.0]));
-    assert!(differ(&exact, &[1.0], &[1.0, 1.0]));
-    assert!(!differ(&Spec { folds_zero: true, ..exact.clone() }, &[0.0], &[-0.0]));
-    assert!(!differ(&spec(Tier::AnyNan), &[f64::NAN], &[payload]));
-    assert!(!differ(&spec(Tier::Within(0.5)), &[1.0, 9.0], &[9.25, 1.0]));
-    assert!(differ(&spec(Tier::Within(0.5)), &[1.0, 9.0], &[9.75, 1.0]));
-    let one = answer(vec![("x", Arc::new(Int64Array::from(vec![1])))]);
-    assert!(compare(&exact, &one, None, &floats(vec![1.0])).unwrap().is_err(), "other types");
-}
-
-#[test]
-fn order_and_limit_are_checked_by_key() {
-    let rows = |keys: &[i64], values: &[i64]| {
-        answer(vec![
-            ("k", Arc::new(Int64Array::from(keys.to_vec()))),
-            ("v", Arc::new(Int64Array::from(values.to_vec()))),
-        ])
-    };
-    let key = Key { column: 0, descending: false, nulls_first: false };
-    let mut spec = spec(Tier::Exact);
-    spec.order = vec![key];
-    let all = rows(&[1, 1, 2, 3], &[10, 11, 20, 30]);
-    let is_same =
-        |spec: &Spec, want: &Answer, got: &Answer| compare(spec, want, Some(&all), got).unwrap().is_ok();
-    assert!(is_same(&spec, &all, &rows(&[1, 1, 2, 3], &[11, 10, 20, 30])), "ties are free");
-    assert!(!is_same(&spec, &all, &rows(&[1, 2, 1, 3], &[10, 20, 11, 30])), "a key out of order");
-    spec.limited = true;
-    let first = rows(&[1], &[10]);
-    assert!(is_same(&spec, &first, &rows(&[1], &[11])), "another row of the tie");
-    assert!(!is_same(&spec, &first, &rows(&[2], &[20])), "another key");
-    assert!(!is_same(&spec, &first, &rows(&[1], &[12])), "a row that is not there");
-    assert!(!is_same(&spec, &first, &rows(&[1, 1], &[10, 11])), "too many rows");
-}
-
-#[test]
-fn errors_are_the_same_apart_from_values() {
-    assert!(same_error(
-        "Arrow error: Cast error: Can't cast value 300 to type Int8",
-        "Can't cast value -7 to type Int8"
-    ));
-    assert!(same_error(
-        "Arrow error: Divide by zero error",
-        "External error: Arrow error: Divide by zero error"
-    ));
-    assert!(!same_error(
-        "Arrow error: Divide by zero error",
-        "Arithmetic overflow: Overflow happened on: 1 + 2"
-    ));
 }
 
 /// Every type, with edge values, goes through a script and comes back with the same bits.
@@ -256,14 +189,13 @@ async fn scripts_hold_every_value() {
         let case =
             Case { query: world.query(0), dataset: Dataset { tables }, options: RunOptions::default() };
         let shrunk = shrink::Shrunk { case, detail: "two\nlines".to_string(), tries: 0 };
-        let path = script::write(folder.path(), round as usize, 3, 0, judge::Wrong::Rows, &shrunk).unwrap();
+        let path = script::write(folder.path(), round as usize, 3, 0, Wrong::Rows, &shrunk).unwrap();
         let back = script::read(&path).await.unwrap_or_else(|error| {
             panic!("{error}\n{}", std::fs::read_to_string(&path).unwrap());
         });
         assert_eq!(back.dataset.tables[0].rows.schema(), rows.schema());
-        let exact = Spec { order: vec![], limited: false, folds_zero: false, tiers: vec![] };
         let of = |rows: &RecordBatch| Answer { schema: rows.schema(), batches: vec![rows.clone()] };
-        compare(&exact, &of(&rows), None, &of(&back.dataset.tables[0].rows)).unwrap().unwrap();
+        assert!(is_same(&Spec::default(), &of(&rows), None, &of(&back.dataset.tables[0].rows)));
         assert_eq!(back.sql, shrunk.case.query.to_string());
     }
 }
@@ -290,9 +222,7 @@ async fn layouts_keep_the_rows() {
             };
             let got = Answer { schema: Arc::clone(&schema), batches: batches.iter().map(cast).collect() };
             let want = Answer { schema: Arc::clone(&schema), batches: vec![table.rows.clone()] };
-            let exact = Spec { order: vec![], limited: false, folds_zero: false, tiers: vec![] };
-            let same = compare(&exact, &want, None, &got).unwrap();
-            assert_eq!(same, Ok(()), "{:?}", table.layout);
+            assert!(is_same(&Spec::default(), &want, None, &got), "{:?}", table.layout);
         }
     }
 }
@@ -315,16 +245,157 @@ async fn planted_bugs_are_found_and_made_small() {
     let engine = Engine::new("", Duration::from_secs(60)).unwrap();
     let summary = Fuzzer::new(engine, args).run().await.unwrap();
     let failure = &summary.failures[0];
-    assert_eq!(failure.wrong, judge::Wrong::Rows, "{failure:?}");
+    assert_eq!(failure.wrong, Wrong::Rows, "{failure:?}");
     assert!(failure.sql.contains(text), "{}", failure.sql);
     assert!(failure.sql.len() < 200, "not made small: {}", failure.sql);
     let path = failure.script.clone().unwrap();
     let script = script::read(&path).await.unwrap();
     assert!(script.dataset.rows() <= 2, "{} rows", script.dataset.rows());
     let engine = Engine::new("", Duration::from_secs(60)).unwrap();
-    let found = replay(&engine, &path, &Plant(Some(text.to_string()))).await.unwrap();
+    let plant = Plant { text: Some(text.to_string()), bug: Bug::Row };
+    let found = replay(&engine, &path, &plant).await.unwrap();
     let without = replay(&engine, &path, &Plant::default()).await.unwrap();
     assert_eq!((found, without), (ExitCode::FAILURE, ExitCode::SUCCESS));
+}
+
+/// A table `t0` of 20 rows: `k` is ascending, `v` is large and has an average that no double is.
+async fn numbers() -> Stored {
+    let large = |k: i64| (k % 7) * 0x0123_4567_89ab_cdef + k;
+    let rows = RecordBatch::try_from_iter(vec![
+        ("k", Arc::new(Int64Array::from_iter_values(0..20)) as ArrayRef),
+        ("v", Arc::new(Int64Array::from_iter_values((0..20).map(large))) as ArrayRef),
+    ]);
+    let layout = data::Layout::plain();
+    let tables = vec![data::TableData { name: "t0".to_string(), rows: rows.unwrap(), layout }];
+    Dataset { tables }.store().await.unwrap()
+}
+
+fn column(name: &str) -> Expr {
+    Expr::leaf("column", DataType::Int64, name.to_string())
+}
+
+/// SELECT from `t0`.
+fn select(items: Vec<Expr>) -> Query {
+    let named = |(index, expr)| Item { expr, alias: format!("x{index}"), hidden: false };
+    let items = items.into_iter().enumerate().map(named).collect();
+    let table = Relation::Table { name: "t0".to_string(), alias: "t0".to_string() };
+    Query::select(ast::Select { items, from: Some(table), ..ast::Select::default() })
+}
+
+fn ordered(mut query: Query, target: Target, descending: bool, limit: Option<u64>) -> Query {
+    query.order.push(OrderKey { target, descending, nulls_first: None });
+    query.limit = limit;
+    query
+}
+
+/// Whatever is changed in an answer is found, whenever the change can show.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_kind_of_bug_is_found() {
+    let engine = Engine::new("", Duration::from_secs(60)).unwrap();
+    let average = Expr::new("avg of integers", DataType::Float64, "avg({})", vec![column("v").into()])
+        .with_tier(Tier::Rounded(Rounding::Average));
+    let count = Expr::leaf("count", DataType::Int64, "count(*)".to_string());
+    let both = || select(vec![column("k"), column("v")]);
+    let mut found: BTreeMap<String, u64> = BTreeMap::new();
+    let stored = numbers().await;
+    for query in [
+        select(vec![average, count]),
+        ordered(both(), Target::Column(0), true, None),
+        ordered(both(), Target::Column(0), false, Some(5)),
+        ordered(select(vec![column("v")]), Target::Hidden(column("k")), false, Some(5)),
+        Query { limit: Some(5), ..both() },
+    ] {
+        plant_all(&engine, &stored, &query, &mut found).await;
+    }
+    assert_eq!(found.len(), 5, "{found:?}");
+    let world = World::new(11, 0).unwrap();
+    let stored = world.datasets[1].store().await.unwrap();
+    for number in 0..QUERIES_A_WORLD {
+        plant_all(&engine, &stored, &world.query(number), &mut found).await;
+    }
+}
+
+async fn plant_all(engine: &Engine, stored: &Stored, query: &Query, found: &mut BTreeMap<String, u64>) {
+    let options = RunOptions::default();
+    let question = Question::new(engine, stored, query).await;
+    let run = engine.forced(stored, &question.sql, &options).await;
+    let judgement = question.judge(engine, &options, &run, Care::Quick).await;
+    assert!(!matches!(judgement, Judgement::Wrong(..)), "{query}: {judgement:?}");
+    for bug in [Bug::Row, Bug::Value, Bug::Average, Bug::Order, Bug::Limit] {
+        let mut run = run.clone();
+        let plant = Plant { text: Some(String::new()), bug };
+        if plant.apply(&question.sql, &question.spec, &mut run) {
+            let judgement = question.judge(engine, &options, &run, Care::Quick).await;
+            assert!(matches!(judgement, Judgement::Wrong(..)), "{bug:?} in {query}: {judgement:?}");
+            *found.entry(format!("{bug:?}")).or_default() += 1;
+        }
+    }
+}
+
+/// `SELECT v FROM t0 ORDER BY k LIMIT 2` must not be answered with the largest keys.
+#[tokio::test]
+async fn a_top_k_from_the_wrong_end_is_found() {
+    let stored = numbers().await;
+    let query =
+        |descending| ordered(select(vec![column("v")]), Target::Hidden(column("k")), descending, Some(2));
+    let engine = Engine::new("", Duration::from_secs(60)).unwrap();
+    let options = RunOptions::default();
+    let question = Question::new(&engine, &stored, &query(false)).await;
+    for (descending, right) in [(false, true), (true, false)] {
+        let run = engine.forced(&stored, &query(descending).to_string(), &options).await;
+        let judgement = question.judge(&engine, &options, &run, Care::Quick).await;
+        assert_eq!(matches!(judgement, Judgement::Same), right, "{judgement:?}");
+        assert_eq!(matches!(judgement, Judgement::Wrong(..)), !right, "{judgement:?}");
+    }
+}
+
+/// An average of a few small values among large ones must not pass with any value.
+#[tokio::test]
+async fn a_wrong_average_of_small_values_is_found() {
+    let stored = numbers().await;
+    let average = |value: &str| {
+        let expr = Expr::new("avg of integers", DataType::Float64, "avg({})", vec![column(value).into()]);
+        select(vec![expr.with_tier(Tier::Rounded(Rounding::Average))])
+    };
+    let engine = Engine::new("", Duration::from_secs(60)).unwrap();
+    let options = RunOptions::default();
+    let question = Question::new(&engine, &stored, &average("k")).await;
+    for (value, right) in [("k", true), ("k + 100000000", false), ("k * 1.000000000001", false)] {
+        let run = engine.forced(&stored, &average(value).to_string(), &options).await;
+        let judgement = question.judge(&engine, &options, &run, Care::Quick).await;
+        assert_eq!(matches!(judgement, Judgement::Same), right, "{value}: {judgement:?}");
+        assert_eq!(matches!(judgement, Judgement::Wrong(..)), !right, "{value}: {judgement:?}");
+    }
+}
+
+/// Running out of DataFusion's memory is the plan's own business; the ledger is still looked at.
+#[tokio::test]
+async fn a_small_pool_leaves_the_verdict_open() {
+    let world = World::new(1, 0).unwrap();
+    let stored = world.datasets[3].store().await.unwrap();
+    let engine = Engine::new("", Duration::from_secs(60)).unwrap();
+    let sql = "SELECT k, count(*) FROM t0 GROUP BY k".to_string();
+    let question = Question::of_sql(&engine, &stored, sql, None, Spec::default()).await;
+    let options = RunOptions { pool: Some(options::Pool::Greedy(1)), ..RunOptions::default() };
+    let (run, judgement) = question.run(&engine, &options, &Plant::default(), Care::Quick).await;
+    assert!(matches!(judgement, Judgement::Undetermined), "{judgement:?} {:?}", run.verdict);
+    let unlimited = RunOptions::default();
+    let judgement = question.judge(&engine, &unlimited, &run, Care::Quick).await;
+    assert!(matches!(judgement, Judgement::Wrong(Wrong::Error, _)), "{judgement:?}");
+}
+
+#[tokio::test]
+async fn what_runs_is_known_while_it_runs() {
+    let watchdog = Arc::new(watchdog::Watchdog::guard(Duration::from_secs(600)));
+    let running = Running { seed: 3, number: 7, sql: "SELECT 1".to_string(), options: RunOptions::default() };
+    let inside = Arc::clone(&watchdog);
+    let task =
+        SpawnedTask::spawn(
+            async move { inside.running().iter().map(ToString::to_string).collect::<String>() },
+        );
+    let text = watchdog.wait(running, task, Duration::from_secs(60)).await.unwrap().unwrap();
+    assert!(text.contains("--seed 3 --from 7") && text.contains("SELECT 1"), "{text}");
+    assert!(watchdog.running().is_empty());
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use datafusion::arrow::datatypes::DataType;
 
 use super::super::ast::{Arg, Expr, Tier};
+use super::super::rounded::Rounding;
 use super::super::types::{Class, Flavour, class};
 use super::{Generator, Scope};
 
@@ -77,6 +78,7 @@ impl Generator<'_> {
                 let arg = self.value(scope, Class::Decimal, 1);
                 Expr::new("sum of decimals", DataType::Decimal128(38, 2), "sum({})", vec![arg.into()])
             }
+            _ if !place.nested && self.rng.chance(45) => self.of_doubles(scope, Rounding::Sum),
             _ => self.of_floats(scope, place, "sum of floats", "sum({})"),
         }
     }
@@ -85,13 +87,9 @@ impl Generator<'_> {
         match self.rng.below(5) {
             0..=2 => {
                 let arg = self.value(scope, Class::Int, 1);
-                let tier = if arg.bound <= EXACT_AVERAGE {
-                    Tier::Exact
-                } else {
-                    Tier::Within(arg.bound.min(2f64.powi(64)) * 2f64.powi(-33))
-                };
                 // A decimal's average is truncated, not rounded.
-                let tier = if class(&arg.data_type) == Class::Decimal { Tier::Exact } else { tier };
+                let exact = arg.bound <= EXACT_AVERAGE || class(&arg.data_type) == Class::Decimal;
+                let tier = if exact { Tier::Exact } else { Tier::Rounded(Rounding::Average) };
                 if place.nested && tier != Tier::Exact {
                     return Expr::new("min/max", arg.data_type.clone(), "max({})", vec![arg.into()]);
                 }
@@ -101,8 +99,20 @@ impl Generator<'_> {
                 let arg = self.value(scope, Class::Decimal, 1);
                 Expr::new("avg of decimals", DataType::Decimal128(38, 6), "avg({})", vec![arg.into()])
             }
+            _ if !place.nested && self.rng.chance(45) => self.of_doubles(scope, Rounding::Average),
             _ => self.of_floats(scope, place, "avg of floats", "avg({})"),
         }
+    }
+
+    /// A sum or average of any floats, which rounds.
+    fn of_doubles(&mut self, scope: &Scope, rounding: Rounding) -> Expr {
+        let (kind, template) = match rounding {
+            Rounding::Average => ("avg of any floats", "avg({})"),
+            _ => ("sum of any floats", "sum({})"),
+        };
+        let depth = self.rng.below(2);
+        let arg = self.value(scope, Class::Float, depth);
+        Expr::new(kind, DataType::Float64, template, vec![arg.into()]).with_tier(Tier::Rounded(rounding))
     }
 
     /// A sum or average of floats whose sums are exact; MIN or MAX where there are none.
@@ -167,10 +177,21 @@ impl Generator<'_> {
                 Expr::new("median", arg.data_type.clone(), "median({})", vec![arg.into()])
             }
             6 if !place.nested => {
-                let template = self.rng.choose(&["stddev_pop({})", "var_pop({})", "var_samp({})"]);
-                let expr = self.of_floats(scope, place, "variance", template);
-                let tier = if expr.kind == "variance" { Tier::Within(1e-6) } else { expr.tier };
-                expr.with_tier(tier)
+                let dyadic = |column: &&Expr| {
+                    class(&column.data_type) == Class::Float && column.flavour == Flavour::Dyadic
+                };
+                let columns: Vec<&Expr> = scope.iter().filter(dyadic).collect();
+                if columns.is_empty() {
+                    return self.extreme(scope, place);
+                }
+                let arg = columns[self.rng.below(columns.len())].clone();
+                let (template, rounding) = self.rng.choose(&[
+                    ("stddev_pop({})", Rounding::Deviation),
+                    ("var_pop({})", Rounding::Variance),
+                    ("var_samp({})", Rounding::SampleVariance),
+                ]);
+                Expr::new("variance", DataType::Float64, template, vec![arg.into()])
+                    .with_tier(Tier::Rounded(rounding))
             }
             _ => {
                 let arg = self.value(scope, Class::Text, 0);

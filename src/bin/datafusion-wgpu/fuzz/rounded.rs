@@ -1,0 +1,166 @@
+//! Sums, averages and variances of doubles: the exact value rounded once, and how far DataFusion's may be from it.
+//!
+//! DataFusion rounds at each addition, in an order that is not fixed; the GPU's sums and averages are the exact sum, rounded once. Both are judged by the
+//! values themselves, which the CPU collects with `array_agg`, never by what the types could hold.
+
+use datafusion::arrow::array::{Array, ArrayRef, AsArray, Float64Array};
+use datafusion::arrow::datatypes::Float64Type;
+
+/// An aggregate whose value DataFusion rounds at each step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, serde::Serialize, serde::Deserialize)]
+pub enum Rounding {
+    /// SUM.
+    Sum,
+    /// AVG.
+    Average,
+    /// VAR_POP.
+    Variance,
+    /// VAR_SAMP.
+    SampleVariance,
+    /// STDDEV_POP.
+    Deviation,
+}
+
+/// What an aggregate must give.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Expected {
+    /// The exact result, rounded once; a float's rounding of it for variances.
+    pub exact: f64,
+    /// How far a result may be that was rounded at each step.
+    distance: f64,
+    /// Whether an intermediate sum may leave the range of doubles.
+    overflows: bool,
+    /// Whether the GPU promises the exact result.
+    promised: bool,
+}
+
+impl Expected {
+    /// For the `row`-th list of a column of lists; the inner `None` stands for NULL, the outer one for a column of another type.
+    pub fn of_row(rounding: Rounding, lists: &ArrayRef, row: usize) -> Option<Option<Self>> {
+        let lists = lists.as_list_opt::<i32>()?;
+        if lists.is_null(row) {
+            return Some(None);
+        }
+        let values = lists.value(row);
+        let values: &Float64Array = values.as_primitive_opt::<Float64Type>()?;
+        Some(Expected::of(rounding, &values.iter().flatten().collect::<Vec<_>>()))
+    }
+
+    /// For these values; `None` stands for NULL.
+    pub fn of(rounding: Rounding, values: &[f64]) -> Option<Self> {
+        let count = values.len() as f64;
+        let least = if rounding == Rounding::SampleVariance { 2 } else { 1 };
+        if values.len() < least {
+            return None;
+        }
+        let promised = matches!(rounding, Rounding::Sum | Rounding::Average);
+        let sum = exact_sum(values);
+        if values.iter().any(|value| !value.is_finite()) {
+            let exact = if promised { sum } else { f64::NAN };
+            return Some(Expected { exact, distance: 0.0, overflows: false, promised });
+        }
+        if !promised {
+            return Some(Expected::of_squares(rounding, values, sum / count));
+        }
+        // Scaled down, so that the sum of the magnitudes does not overflow itself.
+        let scaled: f64 = values.iter().map(|value| value.abs() * 2f64.powi(-64)).sum();
+        let overflows = scaled >= f64::MAX * 2f64.powi(-65);
+        let (exact, distance) = match rounding {
+            Rounding::Average => {
+                let average = sum / count;
+                (average, scaled * 2f64.powi(12) + average.abs() * 2f64.powi(-52) + f64::from_bits(1))
+            }
+            _ => (sum, scaled * count * 2f64.powi(12)),
+        };
+        Some(Expected { exact, distance, overflows, promised })
+    }
+
+    fn of_squares(rounding: Rounding, values: &[f64], mean: f64) -> Self {
+        let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+        let most = values.iter().fold(0.0, |most: f64, value| most.max(value.abs()));
+        let divisor = values.len() as f64 - f64::from(u8::from(rounding == Rounding::SampleVariance));
+        let (variance, distance) = (squares / divisor, most * most * 2f64.powi(-40));
+        let (exact, distance) = match rounding {
+            Rounding::Deviation if variance > distance => (variance.sqrt(), distance / variance.sqrt()),
+            Rounding::Deviation => (variance.sqrt(), distance.sqrt()),
+            _ => (variance, distance),
+        };
+        Expected { exact, distance, overflows: false, promised: false }
+    }
+
+    /// Whether `got` is the exact result where that is promised and `strict`, else one that DataFusion's roundings can give.
+    pub fn allows(&self, got: f64, strict: bool) -> bool {
+        let same = got.to_bits() == self.exact.to_bits()
+            || (got.is_nan() && self.exact.is_nan())
+            // The sign of a zero depends on what the sum began with.
+            || (got == 0.0 && self.exact == 0.0);
+        if same || (strict && self.promised) {
+            return same;
+        }
+        if !got.is_finite() || !self.exact.is_finite() {
+            return self.overflows;
+        }
+        (got - self.exact).abs() <= self.distance
+    }
+
+    /// The distance, where results can be compared by it.
+    pub fn distance(&self) -> Option<f64> {
+        (self.exact.is_finite() && !self.overflows).then_some(self.distance)
+    }
+}
+
+/// Limbs of 32 bits from 2^-1074 on; the last ones are for carries.
+const LIMBS: usize = 70;
+
+/// The sum, rounded once to nearest, ties to even; as IEEE 754 says where there are NaNs or infinities.
+pub fn exact_sum(values: &[f64]) -> f64 {
+    if values.iter().any(|value| !value.is_finite()) {
+        return values.iter().filter(|value| !value.is_finite()).sum();
+    }
+    let mut limbs = [0i64; LIMBS];
+    for value in values {
+        let bits = value.to_bits();
+        let (exponent, fraction) = ((bits >> 52 & 0x7ff) as usize, bits & ((1 << 52) - 1));
+        let (mantissa, shift) =
+            if exponent == 0 { (fraction, 0) } else { (fraction | 1 << 52, exponent - 1) };
+        let wide = u128::from(mantissa) << (shift % 32);
+        for part in 0..3 {
+            let chunk = (wide >> (32 * part) & 0xffff_ffff) as i64;
+            limbs[shift / 32 + part] += if value.is_sign_negative() { -chunk } else { chunk };
+        }
+    }
+    let (digits, negative) = carried(limbs);
+    if !negative {
+        return nearest(&digits);
+    }
+    -nearest(&carried(limbs.map(|limb| -limb)).0)
+}
+
+/// Limbs as digits from 0 to 2^32 - 1, and whether the number is negative.
+fn carried(limbs: [i64; LIMBS]) -> ([u32; LIMBS], bool) {
+    let mut carry = 0;
+    let digits = limbs.map(|limb| {
+        let total = limb + carry;
+        carry = total >> 32;
+        total as u32
+    });
+    (digits, carry < 0)
+}
+
+fn nearest(digits: &[u32; LIMBS]) -> f64 {
+    let bit = |at: usize| u64::from(digits[at / 32] >> (at % 32) & 1);
+    let Some(limb) = digits.iter().rposition(|digit| *digit != 0) else { return 0.0 };
+    let top = limb * 32 + 31 - digits[limb].leading_zeros() as usize;
+    if top < 53 {
+        return f64::from_bits((0..=top).fold(0, |bits, at| bits | bit(at) << at));
+    }
+    let low = top - 52;
+    if low > 2_045 {
+        return f64::INFINITY;
+    }
+    let mantissa = (0..53).fold(0, |bits, at| bits | bit(low + at) << at);
+    let more_than_half = (0..low - 1).any(|at| bit(at) == 1);
+    let up = bit(low - 1) == 1 && (more_than_half || mantissa & 1 == 1);
+    // A carry out of the mantissa raises the exponent, up to infinity.
+    f64::from_bits(((low as u64) << 52) + mantissa + u64::from(up))
+}
