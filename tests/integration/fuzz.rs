@@ -28,6 +28,7 @@ fn a_fixed_seed_shows_no_difference() -> TestResult {
     assert!(same * 100 >= count("runs") * 95, "too few runs were found to be the same: {text}");
     assert!(count("same") * 2 > count("runs"), "too few runs with rows: {text}");
     assert!(count("runs_with_gpu_nodes") * 2 > count("runs"), "too few GPU nodes: {text}");
+    assert!(count("runs_answered_alone") * 5 > count("runs"), "too few exact answers: {text}");
     assert!(count("runs_with_gpu_batches") * 3 > count("runs"), "too little reaches the device: {text}");
     assert!(
         !report["fallbacks"].as_object().is_none_or(serde_json::Map::is_empty),

@@ -42,6 +42,8 @@ pub struct Summary {
     pub runs_with_gpu_nodes: u64,
     /// Forced runs in which the device answered a batch.
     pub runs_with_gpu_batches: u64,
+    /// Forced runs that the device answered alone: their sums and averages must be the exact ones.
+    pub runs_answered_alone: u64,
     /// The same rows.
     pub same: u64,
     /// The same error.
@@ -111,6 +113,7 @@ impl Summary {
         self.runs += 1;
         self.runs_with_gpu_nodes += u64::from(!work.nodes.is_empty());
         self.runs_with_gpu_batches += u64::from(work.gpu_batches > 0);
+        self.runs_answered_alone += u64::from(work.is_whole());
         match judgement {
             Judgement::Same => self.same += 1,
             Judgement::SameError => self.same_error += 1,
@@ -194,8 +197,8 @@ impl fmt::Display for Summary {
         )?;
         writeln!(
             f,
-            "{} forced runs: {} with GPU nodes, {} with batches on the device",
-            self.runs, self.runs_with_gpu_nodes, self.runs_with_gpu_batches
+            "{} forced runs: {} with GPU nodes, {} with batches on the device, {} without the CPU's help",
+            self.runs, self.runs_with_gpu_nodes, self.runs_with_gpu_batches, self.runs_answered_alone
         )?;
         writeln!(
             f,

@@ -398,6 +398,37 @@ async fn what_runs_is_known_while_it_runs() {
     assert!(watchdog.running().is_empty());
 }
 
+/// Whether this process is the one that is to block.
+const BLOCK: &str = "DATAFUSION_WGPU_TEST_BLOCK";
+
+/// A process whose threads are all blocked says what ran, and ends.
+#[test]
+fn a_deadlock_ends_with_a_report() {
+    if std::env::var_os(BLOCK).is_some() {
+        let watchdog = watchdog::Watchdog::guard(Duration::from_secs(1));
+        watchdog.on_deadlock(|running| eprintln!("{} query is told of", running.len()));
+        let running =
+            Running { seed: 3, number: 7, sql: "SELECT 1".to_string(), options: RunOptions::default() };
+        // The only thread of the runtime.
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let block = async { std::thread::sleep(Duration::from_secs(60)) };
+        let wait = async { watchdog.wait(running, SpawnedTask::spawn(block), Duration::from_secs(90)).await };
+        let _ = runtime.block_on(wait);
+        panic!("nothing ended the process");
+    }
+    let name = "fuzz::tests::a_deadlock_ends_with_a_report";
+    let output = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", name, "--nocapture"])
+        .env(BLOCK, "1")
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    for part in ["a deadlock", "--seed 3 --from 7 --queries 1", "SELECT 1", "1 query is told of"] {
+        assert!(text.contains(part), "{part} is missing: {text}");
+    }
+}
+
 #[test]
 fn edge_values_are_there() {
     let mut rng = Rng::new(1, 1);

@@ -67,7 +67,7 @@ impl Generator<'_> {
     }
 
     fn sum(&mut self, scope: &Scope, place: Place) -> Expr {
-        match self.rng.below(6) {
+        match self.rng.below(8) {
             0..=2 => {
                 let arg = self.value(scope, Class::Int, 1);
                 let data_type =
@@ -78,13 +78,13 @@ impl Generator<'_> {
                 let arg = self.value(scope, Class::Decimal, 1);
                 Expr::new("sum of decimals", DataType::Decimal128(38, 2), "sum({})", vec![arg.into()])
             }
-            _ if !place.nested && self.rng.chance(45) => self.of_doubles(scope, Rounding::Sum),
+            _ if !place.nested && self.rng.chance(50) => self.of_doubles(scope, Rounding::Sum),
             _ => self.of_floats(scope, place, "sum of floats", "sum({})"),
         }
     }
 
     fn average(&mut self, scope: &Scope, place: Place) -> Expr {
-        match self.rng.below(5) {
+        match self.rng.below(7) {
             0..=2 => {
                 let arg = self.value(scope, Class::Int, 1);
                 // A decimal's average is truncated, not rounded.
@@ -99,7 +99,7 @@ impl Generator<'_> {
                 let arg = self.value(scope, Class::Decimal, 1);
                 Expr::new("avg of decimals", DataType::Decimal128(38, 6), "avg({})", vec![arg.into()])
             }
-            _ if !place.nested && self.rng.chance(45) => self.of_doubles(scope, Rounding::Average),
+            _ if !place.nested && self.rng.chance(50) => self.of_doubles(scope, Rounding::Average),
             _ => self.of_floats(scope, place, "avg of floats", "avg({})"),
         }
     }
