@@ -1,10 +1,15 @@
 //! Flags that every command with queries shares: where they run and what a fallback does.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use clap::ValueEnum;
 use datafusion::common::config::ExtensionOptions;
 use datafusion::error::Result;
+use datafusion::physical_plan::ExecutionPlan;
 use datafusion::prelude::SessionConfig;
 use datafusion_wgpu::memory::AdapterSelector;
+use datafusion_wgpu::physical_plan::GpuExec;
 use datafusion_wgpu::{FallbackPolicy, GpuOptions, Placement, shared_runtime};
 
 use crate::error::problem;
@@ -106,4 +111,13 @@ fn from_environment(options: &mut GpuOptions) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Numbers of the queries whose GPU nodes ran in a plan, known once it was executed: each subquery has one of its own. The
+/// statistics of every one of them arrive when the plan and its streams are gone.
+pub fn queries_of(plan: &Arc<dyn ExecutionPlan>) -> BTreeSet<u64> {
+    let mut queries: BTreeSet<u64> = plan.children().into_iter().flat_map(queries_of).collect();
+    // 0 stands for a node of which no partition was asked.
+    queries.extend(plan.downcast_ref::<GpuExec>().map(|node| node.query().id()).filter(|&id| id > 0));
+    queries
 }

@@ -102,6 +102,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn keys_of_the_most_rows_fit() {
+        let most = 1_000_000_000;
+        let last = mapped(most - 1, most);
+        assert_eq!(u64::try_from(narrow(last)), Ok(last));
+        assert!((most - 1).checked_mul(coprime(most)).is_some());
+    }
+
+    #[test]
     fn unique_keys_are_unique_and_mostly_shared() {
         for rows in [10, 1_000, 12_345] {
             let step = coprime(rows);

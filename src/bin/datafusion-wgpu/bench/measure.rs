@@ -1,6 +1,6 @@
 //! Runs the queries of a suite and measures them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -26,6 +26,7 @@ use super::report::{
 use super::sessions::{Sessions, nodes_of, tables_of};
 use super::suite::{Query, Size, Suite};
 use crate::error::{message, problem};
+use crate::gpu::queries_of;
 
 /// How long the statistics of a query that has ended may take to arrive.
 const STATISTICS_WAIT: Duration = Duration::from_secs(3);
@@ -123,6 +124,8 @@ struct Run {
     schema: SchemaRef,
     batches: Vec<RecordBatch>,
     nodes: Vec<String>,
+    /// Numbers of what ran on the GPU: of the query, and of subqueries with a plan of their own.
+    queries: BTreeSet<u64>,
 }
 
 async fn timed(ctx: &SessionContext, sql: &str) -> Result<Run> {
@@ -130,7 +133,7 @@ async fn timed(ctx: &SessionContext, sql: &str) -> Result<Run> {
     let plan = ctx.sql(sql).await?.create_physical_plan().await?;
     let batches = collect(Arc::clone(&plan), ctx.task_ctx()).await?;
     let wall = start.elapsed();
-    Ok(Run { wall, schema: plan.schema(), batches, nodes: nodes_of(&plan) })
+    Ok(Run { wall, schema: plan.schema(), batches, nodes: nodes_of(&plan), queries: queries_of(&plan) })
 }
 
 impl Bench {
@@ -182,7 +185,14 @@ impl Bench {
             return report;
         }
         match self.gpu(query, rule, source, &want, &mut report).await {
-            Ok(None) => report.status = Some(Status::Equal),
+            Ok(None) => match report.gpu.as_ref().map_or(0, |gpu| gpu.runs_without_device) {
+                0 => report.status = Some(Status::Equal),
+                idle => {
+                    report.status = Some(Status::Unused);
+                    report.message =
+                        Some(format!("no batch came from the device in {idle} of {} runs", self.runs));
+                }
+            },
             Ok(Some(difference)) => {
                 report.status = Some(Status::Wrong);
                 report.message = Some(difference);
@@ -246,10 +256,7 @@ impl Bench {
         let _subscription = runtime.on_query(move |stats| drop(send.send(stats.clone())));
         let mut runs = vec![];
         for _ in 0..=self.runs {
-            // Statistics that came too late for the run before.
-            while statistics.try_recv().is_ok() {}
             let run = timed(&ctx, &query.sql).await?;
-            let work = work(&mut statistics).await;
             let got = Answer::new(&run.schema, &run.batches, rule)?;
             if let Some(difference) = want.difference(&got, rule) {
                 return Ok(Some(difference));
@@ -257,19 +264,24 @@ impl Bench {
             if !run.nodes.iter().any(|name| name.starts_with("Gpu")) {
                 return Err(problem("the plan had GPU operators, and has none on a device of its own"));
             }
-            runs.push((run.wall, work));
+            runs.push((run.wall, work(&mut statistics, run.queries).await?));
         }
         report.gpu = self.gpu_times(report.cpu.as_ref(), runs);
         Ok(None)
     }
 
-    fn gpu_times(&self, cpu: Option<&CpuTimes>, mut runs: Vec<(Duration, Option<Work>)>) -> Option<GpuTimes> {
+    fn gpu_times(&self, cpu: Option<&CpuTimes>, mut runs: Vec<(Duration, Work)>) -> Option<GpuTimes> {
+        let mut fallbacks: BTreeMap<String, u64> = BTreeMap::new();
+        for (code, count) in runs.iter().flat_map(|(_, work)| &work.fallbacks) {
+            *fallbacks.entry(code.clone()).or_default() += count;
+        }
         let (cold_wall, cold) = runs.remove(0);
+        let runs_without_device = runs.iter().filter(|(_, work)| work.gpu_batches == 0).count();
         let walls: Vec<Duration> = runs.iter().map(|(wall, _)| *wall).collect();
         let times = Times::of(&walls);
         runs.sort_by_key(|(wall, _)| *wall);
         let warm = runs.swap_remove(runs.len() / 2).1;
-        let read_gb_s = warm.as_ref().and_then(Work::read_gb_s);
+        let read_gb_s = warm.read_gb_s();
         let share = |rate: f64| self.peak.as_ref()?.as_ref().ok().map(|peak| rate / peak.gb_s);
         Some(GpuTimes {
             cold_s: cold_wall.as_secs_f64(),
@@ -277,21 +289,32 @@ impl Bench {
             times,
             share_of_bandwidth: read_gb_s.and_then(share),
             read_gb_s,
+            runs_without_device,
+            fallbacks,
             cold,
             warm,
         })
     }
 }
 
-/// What the last run did on the device; none when nothing is heard of it.
-async fn work(statistics: &mut UnboundedReceiver<QueryStats>) -> Option<Work> {
-    let first = tokio::time::timeout(STATISTICS_WAIT, statistics.recv()).await.ok()??;
+/// What the plans of these numbers did on the device, those of a run.
+///
+/// # Errors
+/// Statistics that do not come: what they would say of fallbacks is then not known.
+async fn work(statistics: &mut UnboundedReceiver<QueryStats>, mut open: BTreeSet<u64>) -> Result<Work> {
     let mut work = Work::default();
-    work.add(&first);
-    while let Ok(more) = statistics.try_recv() {
-        work.add(&more);
+    while !open.is_empty() {
+        match tokio::time::timeout(STATISTICS_WAIT, statistics.recv()).await {
+            // Others belong to a plan that was made and never asked for rows.
+            Ok(Some(stats)) if open.remove(&stats.query_id) => work.add(&stats),
+            Ok(Some(_)) => {}
+            Ok(None) | Err(_) => {
+                let seconds = STATISTICS_WAIT.as_secs();
+                return Err(problem(format!("no statistics of the GPU's work within {seconds} s of a run")));
+            }
+        }
     }
-    Some(work)
+    Ok(work)
 }
 
 /// Why nodes stay on the CPU, from the scans up; those of the scans themselves only when there are no others.

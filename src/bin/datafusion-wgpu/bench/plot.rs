@@ -32,7 +32,7 @@ struct Bar {
 }
 
 /// The drawing: a bar for each query and source. Queries that stay on the CPU have a flat grey one, since their plan is the
-/// CPU's own; a wrong answer is a flat red one.
+/// CPU's own, and so have those of which no batch came from the device; a wrong answer is a flat red one.
 ///
 /// # Errors
 /// None that are known of.
@@ -107,9 +107,9 @@ fn bars(report: &Report) -> Vec<Bar> {
         for (place, (source, measured)) in sources.into_iter().enumerate() {
             let from = at as f64 + 0.1 + place as f64 * width;
             let (ratio, color) = match (&measured.gpu, measured.status) {
-                (Some(gpu), _) => (gpu.ratio, color(source)),
-                (None, Some(Status::Wrong | Status::Failed)) => (1.0, WRONG),
-                (None, _) => (1.0, ON_CPU),
+                (Some(gpu), Some(Status::Equal)) => (gpu.ratio, color(source)),
+                (_, Some(Status::Wrong | Status::Failed)) => (1.0, WRONG),
+                _ => (1.0, ON_CPU),
             };
             bars.push(Bar { from, to: from + width * 0.92, ratio, color });
         }
@@ -157,12 +157,13 @@ mod tests {
             query(2, source(Status::Equal, 1.0, Some(64.0))),
             query(3, source(Status::Cpu, 5.0, None)),
             query(4, source(Status::Wrong, 1.0, None)),
+            query(5, source(Status::Unused, 1.0, Some(64.0))),
         ]))
         .unwrap();
         let bars = |color: &str| {
             text.lines().filter(|line| line.starts_with("<rect") && line.contains(color)).count()
         };
-        assert_eq!((bars("#4C72B0"), bars("#B0B0B0"), bars("#C41E3A")), (2, 1, 1), "{text}");
+        assert_eq!((bars("#4C72B0"), bars("#B0B0B0"), bars("#C41E3A")), (2, 2, 1), "{text}");
         assert!(text.starts_with("<svg") && text.trim_end().ends_with("</svg>"));
         assert!(text.contains("tpch at scale 1"));
         assert_eq!([-2.0, 0.0, 3.0, 0.5].map(ratio_text), ["1/4", "1", "8", "1.414"]);

@@ -51,6 +51,8 @@ pub enum Status {
     Cpu,
     /// Every answer of the GPU was the CPU's.
     Equal,
+    /// The answers are right, but in a measured run no batch came from the device, in spite of GPU operators in the plan.
+    Unused,
     /// An answer was not; the figures are void.
     Wrong,
     /// An error, on the CPU or on the GPU.
@@ -119,9 +121,13 @@ pub struct GpuTimes {
     /// Bytes uploaded, which kernels read at least once, by the kernels' time.
     pub read_gb_s: Option<f64>,
     pub share_of_bandwidth: Option<f64>,
+    /// Measured runs in which no batch came from the device.
+    pub runs_without_device: usize,
+    /// Fallbacks of all runs, the cold one too, by their code.
+    pub fallbacks: BTreeMap<String, u64>,
     /// What the first run did on the device, and what the median one did.
-    pub cold: Option<Work>,
-    pub warm: Option<Work>,
+    pub cold: Work,
+    pub warm: Work,
 }
 
 /// What a run did on the device.
@@ -148,13 +154,15 @@ pub struct Work {
 pub struct Totals {
     pub queries: usize,
     pub on_gpu: usize,
+    /// With GPU operators, but without a batch from the device.
+    pub unused: usize,
     pub wrong: usize,
     pub failed: usize,
     /// Sum of the CPU's medians.
     pub cpu_s: f64,
-    /// The same, with the GPU's median where a GPU operator ran.
+    /// The same, with the GPU's median where there were GPU operators in the plan.
     pub with_gpu_s: f64,
-    /// Sum of the CPU's medians of the queries that ran on the GPU, and of the GPU's.
+    /// Sum of the CPU's medians of the queries that the device took part in, and of the GPU's.
     pub on_gpu_cpu_s: f64,
     pub on_gpu_gpu_s: f64,
     /// Geometric mean of the ratios of those.
@@ -245,10 +253,15 @@ pub fn totals(queries: &[QueryReport]) -> BTreeMap<&'static str, Totals> {
     for (source, report) in queries.iter().flat_map(QueryReport::sources) {
         let totals = all.entry(source.name()).or_default();
         totals.queries += 1;
+        totals.unused += usize::from(report.status == Some(Status::Unused));
         totals.wrong += usize::from(report.status == Some(Status::Wrong));
         totals.failed += usize::from(report.status == Some(Status::Failed));
         let Some(cpu) = report.cpu.as_ref().map(|cpu| cpu.times.median_s) else { continue };
         match (&report.gpu, report.status) {
+            (Some(gpu), Some(Status::Unused)) => {
+                totals.cpu_s += cpu;
+                totals.with_gpu_s += gpu.times.median_s;
+            }
             (Some(gpu), _) => {
                 totals.on_gpu += 1;
                 totals.cpu_s += cpu;
@@ -287,8 +300,10 @@ pub mod tests {
                 ratio: cpu / gpu,
                 read_gb_s: None,
                 share_of_bandwidth: None,
-                cold: None,
-                warm: Some(Work { uploaded_bytes: 1 << 20, ..Work::default() }),
+                runs_without_device: usize::from(status == Status::Unused),
+                fallbacks: BTreeMap::new(),
+                cold: Work::default(),
+                warm: Work { uploaded_bytes: 1 << 20, ..Work::default() },
             }),
             ..SourceReport::default()
         }
@@ -339,11 +354,13 @@ pub mod tests {
             query(2, source(Status::Equal, 3.0, Some(3.0))),
             query(3, source(Status::Cpu, 5.0, None)),
             query(4, source(Status::Wrong, 100.0, None)),
+            query(5, source(Status::Unused, 1.0, Some(1.5))),
         ];
         let report = report(queries);
         let totals = &report.totals["parquet"];
-        assert_eq!((totals.queries, totals.on_gpu, totals.wrong, totals.failed), (4, 2, 1, 0));
-        assert_eq!((totals.cpu_s, totals.with_gpu_s), (16.0, 10.0));
+        assert_eq!((totals.queries, totals.on_gpu, totals.wrong, totals.failed), (5, 2, 1, 0));
+        // What nothing of came from the device costs its time, and is in no comparison with the GPU.
+        assert_eq!((totals.unused, totals.cpu_s, totals.with_gpu_s), (1, 17.0, 11.5));
         assert_eq!((totals.on_gpu_cpu_s, totals.on_gpu_gpu_s), (11.0, 5.0));
         assert!(totals.mean_ratio.is_some_and(|mean| (mean - 2.0).abs() < 1e-12));
         assert!(!report.is_sound());

@@ -46,18 +46,19 @@ fn line(query: &QueryReport, source: &str, report: &SourceReport) -> [String; 14
     let none = || "-".to_owned();
     let cpu = report.cpu.as_ref().map_or_else(none, |cpu| milliseconds(cpu.times.median_s));
     let gpu = report.gpu.as_ref();
-    let warm = gpu.and_then(|gpu| gpu.warm.as_ref());
-    let cold = gpu.and_then(|gpu| gpu.cold.as_ref());
-    let fallbacks = warm.map_or_else(none, |work| match work.fallbacks.is_empty() {
+    let warm = gpu.map(|gpu| &gpu.warm);
+    let cold = gpu.map(|gpu| &gpu.cold);
+    let fallbacks = gpu.map_or_else(none, |gpu| match gpu.fallbacks.is_empty() {
         true => "0".to_owned(),
         false => {
-            let counts = work.fallbacks.iter().map(|(code, count)| format!("{count} {code}"));
+            let counts = gpu.fallbacks.iter().map(|(code, count)| format!("{count} {code}"));
             counts.collect::<Vec<_>>().join(", ")
         }
     });
     let answer = match report.status {
         Some(Status::Equal) if query.tier == "rounded" => "equal*".to_owned(),
         Some(Status::Equal) => "equal".to_owned(),
+        Some(Status::Unused) => "not on GPU".to_owned(),
         Some(Status::Wrong) => "WRONG".to_owned(),
         Some(Status::Failed) => "FAILED".to_owned(),
         Some(Status::Cpu) | None => report.reason().map_or_else(none, |reason| format!("- {}", reason.code)),
@@ -68,7 +69,8 @@ fn line(query: &QueryReport, source: &str, report: &SourceReport) -> [String; 14
         cpu,
         gpu.map_or_else(none, |gpu| milliseconds(gpu.cold_s)),
         gpu.map_or_else(none, |gpu| milliseconds(gpu.times.median_s)),
-        gpu.map_or_else(none, |gpu| format!("{:.2}", gpu.ratio)),
+        gpu.filter(|_| report.status == Some(Status::Equal))
+            .map_or_else(none, |gpu| format!("{:.2}", gpu.ratio)),
         warm.map_or_else(none, |work| bytes(work.uploaded_bytes)),
         warm.map_or_else(none, |work| bytes(work.downloaded_bytes)),
         warm.and_then(|work| work.kernel_s).map_or_else(none, milliseconds),
@@ -118,7 +120,9 @@ fn total_line(source: &str, totals: &Totals) -> String {
     } else {
         text += ", none on the GPU";
     }
-    for (count, what) in [(totals.wrong, "WRONG"), (totals.failed, "FAILED")] {
+    for (count, what) in
+        [(totals.unused, "without a batch from the GPU"), (totals.wrong, "WRONG"), (totals.failed, "FAILED")]
+    {
         if count > 0 {
             let _ = write!(text, "; {count} {what}");
         }
@@ -132,7 +136,7 @@ fn remarks(report: &Report) -> String {
     let mut text = String::new();
     for query in &report.queries {
         for (source, measured) in query.sources() {
-            if let (Some(Status::Wrong | Status::Failed), Some(message)) =
+            if let (Some(Status::Unused | Status::Wrong | Status::Failed), Some(message)) =
                 (measured.status, &measured.message)
             {
                 let _ = writeln!(text, "query {} from {}: {message}", query.query, source.name());
@@ -196,10 +200,15 @@ mod tests {
             code: "Grouping",
             sentence: String::new(),
         }];
+        let mut unused = source(Status::Unused, 0.1, Some(0.2));
+        if let Some(gpu) = &mut unused.gpu {
+            gpu.fallbacks.insert("OutOfMemory".to_owned(), 3);
+        }
         let text = text(&report(vec![
             query(1, source(Status::Equal, 0.25, Some(0.125))),
             query(2, wrong),
             query(3, cpu),
+            query(4, unused),
         ]));
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[2].starts_with("query  from"), "{text}");
@@ -209,7 +218,9 @@ mod tests {
         assert!(lines[4].ends_with("WRONG") && lines[4].contains(" -  "), "{text}");
         assert!(lines[5].ends_with("- Grouping"), "{text}");
         assert!(text.contains("query 2 from parquet: row (1), expected (2)"), "{text}");
-        assert!(text.contains("geometric mean of the ratios 2.00; 1 WRONG"), "{text}");
+        assert!(lines[6].ends_with("3 OutOfMemory  not on GPU") && !lines[6].contains("0.50"), "{text}");
+        let end = "geometric mean of the ratios 2.00; 1 without a batch from the GPU; 1 WRONG";
+        assert!(text.contains(end), "{text}");
         assert!(text.lines().all(|line| line == line.trim_end()));
     }
 

@@ -68,6 +68,25 @@ fn sums_of_floats_may_be_a_few_roundings_apart() {
 }
 
 #[test]
+fn only_an_infinity_is_near_an_infinity() {
+    let rule = Rule { tolerance: 8.0 * f64::EPSILON, order: vec![] };
+    let one = |value: f64| rows(&[1], &[Some(value)]);
+    for value in [f64::INFINITY, f64::NEG_INFINITY, f64::NAN] {
+        assert_eq!(difference(&one(value), &one(value), &rule), None);
+        for other in [5.0, f64::MAX, -value, f64::NAN] {
+            if other.is_nan() && value.is_nan() {
+                continue;
+            }
+            assert!(difference(&one(value), &one(other), &rule).is_some(), "{value} {other}");
+            assert!(difference(&one(other), &one(value), &rule).is_some(), "{other} {value}");
+        }
+    }
+    // An infinity beside it does not make a column's finite values equal.
+    let column = |value: f64| rows(&[1, 2], &[Some(value), Some(f64::INFINITY)]);
+    assert!(difference(&column(1.0), &column(2.0), &rule).is_some());
+}
+
+#[test]
 fn sums_are_those_of_numeric_columns() {
     let batches = [rows(&[1, 2], &[Some(0.5), None]), rows(&[3], &[Some(2.0)])];
     assert_eq!(sums(&batches[0].schema(), &batches).unwrap(), [Some(6.0), Some(2.5)]);
