@@ -3,7 +3,8 @@
 //!
 //! `cargo bench --bench kernels`; `ROWS` (default 2^22) sets the rows, `ADAPTER` the adapter, and an argument which
 //! benchmarks run. Times are wall times of one launch and its wait, so small inputs show the cost of a wait rather than that
-//! of the kernel. The rows lie in batches of 2^19, as uploads have them.
+//! of the kernel. The rows lie in batches of 2^19, as uploads have them. Before it is timed, each is run once and its answer
+//! compared: a kernel's first batch with that of its CPU twin, of transfers and the scan some values.
 //!
 //! | benchmark | floor, bytes a row |
 //! |---|---|
@@ -13,7 +14,7 @@
 //! | reduce: TPC-H Q6, predicate over three columns, sum of a product | 28 |
 //! | select: mask of Q6's predicate | 20, and a bit |
 //! | select: 1, 50, 99 % of the rows, four outputs | 4 for the predicate; of a selected row 32 read, 48 written and sent to the host |
-//! | scan: prefix sums of u32 | 4 read, 4 written |
+//! | scan: prefix sums of u32 within blocks of 2,048: the first of the two steps of a selection's scan | 4 read, 4 written |
 //! | upload of i64, of 15-digit decimals | 8 on the bus (the host reads 16 a decimal) |
 //! | download of i64 | 8 on the bus |
 //!
@@ -23,15 +24,18 @@ use std::error::Error;
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, Date32Array, Decimal128Array, Float64Array, Int32Array, Int64Array, RecordBatch, UInt32Array,
+    ArrayRef, AsArray, Date32Array, Decimal128Array, Float64Array, Int32Array, Int64Array, RecordBatch,
+    UInt32Array,
 };
+use arrow::datatypes::{Decimal128Type, Int64Type};
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput};
 use datafusion_wgpu::error::{GpuError, GpuResult};
 use datafusion_wgpu::kernels::expr::{ArithOp, CompareOp, Expr, Scalar, ValueType};
 use datafusion_wgpu::kernels::program::{ColumnShape, Program, Segment};
 use datafusion_wgpu::kernels::reduce::{AggregateKind, AggregateSpec, reduce};
-use datafusion_wgpu::kernels::select::{select, select_shaders};
+use datafusion_wgpu::kernels::reference;
+use datafusion_wgpu::kernels::select::{SelectResult, select, select_shaders};
 use datafusion_wgpu::memory::{
     AdapterSelector, BufferKind, BufferSlice, DeviceBuffer, GpuRuntime, LaunchScope, LaunchStats,
     MemoryScope, Pipeline, download, upload,
@@ -152,18 +156,21 @@ impl Bench {
         Ok((Bench { scope, tokio, table, segments, count }, device.caps().name.clone()))
     }
 
-    /// Times `work`, whose floor is `bytes` a row.
+    /// Times `work`, whose floor is `bytes` a row, if `right` says that its answer is right.
     ///
     /// # Errors
-    /// Those of the work: a failing launch has no time.
+    /// Those of the work, and a wrong answer: neither has a time.
     fn time<T>(
         &self,
         group: &mut Group<'_>,
         name: &str,
         bytes: f64,
         work: impl AsyncFn() -> GpuResult<T>,
+        right: impl FnOnce(&T) -> GpuResult<bool>,
     ) -> GpuResult<()> {
-        self.tokio.block_on(work())?;
+        if !right(&self.tokio.block_on(work())?)? {
+            return Err(GpuError::Internal(format!("'{name}' gives a wrong answer")));
+        }
         group.throughput(Throughput::Bytes((self.count as f64 * bytes) as u64));
         let mut failed = None;
         group.bench_function(BenchmarkId::new(name, self.count), |b| {
@@ -194,7 +201,10 @@ impl Bench {
         ];
         for (name, program, aggregates, bytes) in cases {
             let work = async || reduce(&self.scope, program, aggregates, &self.segments).await;
-            self.time(group, name, bytes, work)?;
+            self.time(group, name, bytes, work, |got| {
+                let (columns, rows) = self.first();
+                Ok(got.first() == Some(&reference::reduce(program, aggregates, &columns, rows)))
+            })?;
         }
         Ok(())
     }
@@ -202,7 +212,9 @@ impl Bench {
     fn selections(&self, group: &mut Group<'_>) -> GpuResult<()> {
         let program = q6();
         let work = async || select(&self.scope, &program, &[], &self.segments).await;
-        self.time(group, "select: mask of Q6", 20.0 + 1.0 / 8.0, work)?;
+        self.time(group, "select: mask of Q6", 20.0 + 1.0 / 8.0, work, |got| {
+            self.selects(got, &program, &[])
+        })?;
         let share = column(SHARE, ValueType::Int32);
         // Four columns of 8 bytes are read; outputs have Arrow's widths, 16 bytes a decimal.
         let outputs = [
@@ -219,9 +231,32 @@ impl Bench {
             };
             let bytes = 4.0 + percent as f64 / 100.0 * (read + written);
             let work = async || select(&self.scope, &program, &outputs, &self.segments).await;
-            self.time(group, &format!("select: {percent} % and four outputs"), bytes, work)?;
+            let name = format!("select: {percent} % and four outputs");
+            self.time(group, &name, bytes, work, |got| self.selects(got, &program, &outputs))?;
         }
         Ok(())
+    }
+
+    /// Whether the first batch's answer is that of the CPU twin.
+    fn selects(&self, got: &[SelectResult], program: &Program, outputs: &[Arc<Expr>]) -> GpuResult<bool> {
+        let (columns, rows) = self.first();
+        let want = reference::select(program, outputs, &columns, rows)?;
+        Ok(got.first().is_some_and(|got| {
+            (&got.mask, got.selected, got.fault) == (&want.mask, want.selected, want.fault)
+                && got.outputs == want.outputs
+        }))
+    }
+
+    /// Columns and rows of the first batch.
+    fn first(&self) -> (Vec<ArrayRef>, usize) {
+        let first = self.table.slice(0, BATCH.min(self.table.num_rows()));
+        (first.columns().to_vec(), first.num_rows())
+    }
+
+    /// The first bytes of a slice.
+    fn read(&self, slice: &BufferSlice, bytes: u64) -> GpuResult<Vec<u8>> {
+        let read = self.tokio.block_on(download(&self.scope, self.encoder(), &[(slice, bytes)]))?;
+        Ok(read.into_iter().next().unwrap_or_default())
     }
 
     fn transfers(&self, group: &mut Group<'_>) -> GpuResult<()> {
@@ -236,17 +271,25 @@ impl Bench {
                 self.scope.context.submit(self.encoder())?.wait().await?;
                 Ok(columns)
             };
-            self.time(group, name, 8.0, work)?;
+            self.time(group, name, 8.0, work, |columns| {
+                let (host, rows) = self.first();
+                let Some(device) = columns.first().and_then(|part| part.first()) else { return Ok(false) };
+                Ok(self.read(&device.values, rows as u64 * 8)?.ends_with(&last_words(&host[index])))
+            })?;
         }
         let mut slices: Vec<(&BufferSlice, u64)> = vec![];
         for segment in &self.segments {
             slices.push((&segment.column(PLAIN)?.values, segment.rows as u64 * 8));
         }
         let work = async || download(&self.scope, self.encoder(), &slices).await;
-        self.time(group, "download: i64", 8.0, work)
+        self.time(group, "download: i64", 8.0, work, |got| {
+            let (host, _) = self.first();
+            Ok(got.first().is_some_and(|got| got.ends_with(&last_words(&host[PLAIN]))))
+        })
     }
 
-    /// The scan that [`select`] runs over the counts of its tiles, over as many counts as there are rows.
+    /// The first step of the scan that [`select`] runs over the counts of its tiles, over as many counts as there are rows:
+    /// sums within blocks. The second is the same kernel over the blocks' totals, which are few there.
     fn scan(&self, group: &mut Group<'_>) -> GpuResult<()> {
         let counts = UInt32Array::from_iter_values((0..self.table.num_rows()).map(|row| row as u32 % 7));
         let counts = RecordBatch::try_from_iter([("counts", Arc::new(counts) as ArrayRef)]);
@@ -258,27 +301,28 @@ impl Bench {
         let storage = |words: u32| {
             self.scope.context.allocate(&self.scope.memory, u64::from(words) * 4, BufferKind::Storage)
         };
-        let (offsets, totals, block_offsets, sum) =
-            (storage(number)?, storage(blocks)?, storage(blocks)?, storage(blocks.div_ceil(SCAN_BLOCK))?);
-        let first = self.scope.params(bytemuck::cast_slice(&[0, number, blocks, 0]))?;
-        let last = blocks.div_ceil(SCAN_BLOCK);
-        let second = self.scope.params(bytemuck::cast_slice(&[0, blocks, last, 0]))?;
+        let (offsets, totals) = (storage(number)?, storage(blocks)?);
+        let args = self.scope.params(bytemuck::cast_slice(&[0, number, blocks, 0]))?;
         let pipeline = self.scan_pipeline()?;
         let work = async || {
             let mut encoder = self.encoder();
             {
                 let mut pass = encoder.begin_compute_pass(&Default::default());
-                self.scan_level(
-                    &mut pass,
-                    &pipeline,
-                    [&first, &counts.values.buffer, &offsets, &totals],
-                    blocks,
-                );
-                self.scan_level(&mut pass, &pipeline, [&second, &totals, &block_offsets, &sum], last);
+                let buffers = [&args, &counts.values.buffer, &offsets, &totals];
+                self.scan_blocks(&mut pass, &pipeline, buffers, blocks);
             }
             self.scope.context.submit(encoder)?.wait().await
         };
-        self.time(group, "scan: prefix sums of u32", 8.0, work)
+        self.time(group, "scan: prefix sums of u32 within blocks", 8.0, work, |_| {
+            // Two blocks, the second of which starts from 0 again.
+            let words = u64::from(number.min(2 * SCAN_BLOCK));
+            let slice = BufferSlice { buffer: Arc::clone(&offsets), offset: 0, len: words * 4 };
+            let read = self.read(&slice, words * 4)?;
+            let got =
+                read.chunks_exact(4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]));
+            let sum = |to: u32| (to / SCAN_BLOCK * SCAN_BLOCK..to).map(|row| row % 7).sum::<u32>();
+            Ok(got.eq((0..words as u32).map(sum)))
+        })
     }
 
     /// The second of the shaders of a selection.
@@ -298,7 +342,7 @@ impl Bench {
         self.tokio.block_on(self.scope.context.compile(scan.ok_or_else(missing)?, &self.scope.stats))
     }
 
-    fn scan_level(
+    fn scan_blocks(
         &self,
         pass: &mut wgpu::ComputePass<'_>,
         pipeline: &Pipeline,
@@ -326,6 +370,15 @@ impl Bench {
 
     fn encoder(&self) -> wgpu::CommandEncoder {
         self.scope.context.device().create_command_encoder(&Default::default())
+    }
+}
+
+/// The lower 8 bytes of the last value, which is what the device holds of it.
+fn last_words(column: &ArrayRef) -> [u8; 8] {
+    let last = column.len().saturating_sub(1);
+    match column.as_primitive_opt::<Decimal128Type>() {
+        Some(decimals) => (decimals.value(last) as i64).to_le_bytes(),
+        None => column.as_primitive::<Int64Type>().value(last).to_le_bytes(),
     }
 }
 
