@@ -5,6 +5,7 @@
 SCALE ?= 0.1
 DATA ?= data/tpch
 ADAPTER ?=
+PASSES ?=
 
 # --locked: what is tested is what Cargo.lock says. One feature set for all checks, so that DataFusion is compiled once for each.
 CARGO := cargo
@@ -66,4 +67,4 @@ unit:
 	./scripts/quickstart.sh $(TARGET)/debug/datafusion-wgpu 0.01 $(TARGET)/tpch
 
 conformance: setup
-	$(CARGO) run $(ALL) --quiet --bin datafusion-wgpu -- conformance --tpch --report docs/conformance.md
+	$(CARGO) run $(ALL) --quiet --bin datafusion-wgpu -- conformance --tpch $(PASSES) --report docs/conformance.md

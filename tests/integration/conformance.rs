@@ -40,6 +40,14 @@ CREATE TABLE d AS SELECT arrow_cast(column1, 'Decimal128(38, 0)') AS d FROM (VAL
 query error Overflow
 SELECT d + d FROM d WHERE d > 0
 
+# Any error is right for the file, but it has to be that of DataFusion.
+query error
+SELECT d * d FROM d
+
+onlyif postgres
+statement ok
+CREATE TABLE other (a INT)
+
 # A plan without the rule.
 query TT
 EXPLAIN SELECT column1 + 1 FROM t WHERE column1 > 2
@@ -146,23 +154,51 @@ impl Suite {
 
 impl Ran {
     fn totals(&self, names: &[&str]) -> Vec<u64> {
-        names.iter().map(|name| self.json["totals"][name].as_u64().unwrap_or(u64::MAX)).collect()
+        names.iter().map(|name| self.json["passes"][0]["totals"][name].as_u64().unwrap_or(u64::MAX)).collect()
     }
 }
 
 #[test]
 fn statements_of_every_kind_pass() -> TestResult {
     let suite = Suite::new(&[("good.slt", GOOD)])?;
-    for exchanges in ["collapse", "keep"] {
-        let ran = suite.run("", &["--exchanges", exchanges])?;
-        assert_eq!(ran.code, Some(0), "{}", ran.stdout);
-        assert_eq!(ran.totals(&["statements", "passed", "failed"]), [12, 12, 0]);
-        // The plan and the settings ran without the rule; the filters, the aggregate and the overflow with it.
-        assert_eq!(ran.totals(&["without_rule", "gpu", "launched"]), [2, 4, 4], "{}", ran.json);
-        assert_eq!(ran.json["totals"]["fallbacks"]["ArithmeticFault"], 1);
-    }
+    let ran = suite.run("", &["--pass", "exchanges=keep", "--pass", "memory_limit=1KiB"])?;
+    assert_eq!(ran.code, Some(0), "{}", ran.stdout);
+    assert_eq!(ran.totals(&["statements", "passed", "failed", "skipped_by_file"]), [13, 13, 0, 1]);
+    // The plan and the settings ran without the rule; the filters, the aggregate and the overflows with it. Of one overflow
+    // everything fell back, of the other there is a filter.
+    assert_eq!(ran.totals(&["without_rule", "gpu", "launched"]), [2, 5, 4], "{}", ran.json);
+    assert_eq!(ran.json["passes"][0]["totals"]["fallbacks"]["ArithmeticFault"], 2);
+    // So little memory is enough for nothing.
+    let small = &ran.json["passes"][2]["totals"];
+    assert_eq!((small["passed"].as_u64(), small["launched"].as_u64()), (Some(13), Some(0)), "{small}");
     let report = fs::read_to_string(suite.dir.path().join("report.md"))?;
-    assert!(report.contains("| good.slt | 12 | 12 | 0 | 0 | 2 | 4 | 4 | ArithmeticFault 1 |"), "{report}");
+    for text in [
+        "1. batch_rows 64, exchanges collapse\n2. batch_rows 64, exchanges keep\n",
+        "3. batch_rows 64, exchanges collapse, memory_limit 1KiB\n",
+        "| statements | 13 | 13 | 13 |",
+        "| good.slt | 13 | 13 | 0 | 0 | 1 | 2 | 5 | 4 | ArithmeticFault 2 |",
+        "## Files with other figures in pass 3: batch_rows 64",
+    ] {
+        assert!(report.contains(text), "{report}");
+    }
+    Ok(())
+}
+
+#[test]
+fn planted_faults_are_found() -> TestResult {
+    let suite = Suite::new(&[("good.slt", GOOD)])?;
+    // A row less, a sum less, another error where any is right; a plan is none of the rule's.
+    for text in ["WHERE column1 > 2", "column1 <> 4", "d * d"] {
+        let ran = suite.run("", &["--plant", text])?;
+        assert_eq!(ran.code, Some(1), "{text}: {}", ran.stdout);
+        assert_eq!(
+            ran.totals(&["passed", "failed", "failed_everywhere"]),
+            [12, 1, 0],
+            "{text}: {}",
+            ran.stdout
+        );
+    }
+    assert!(suite.run("", &["--plant", "no such text"])?.code == Some(0));
     Ok(())
 }
 
@@ -171,7 +207,7 @@ fn failures_are_told_apart() -> TestResult {
     let suite = Suite::new(&[("good.slt", GOOD), ("wrong.slt", WRONG), ("ours.slt", OURS)])?;
     let ran = suite.run("", &[])?;
     assert_eq!(ran.code, Some(1));
-    assert_eq!(ran.totals(&["passed", "failed", "failed_everywhere", "skipped"]), [12, 1, 3, 0]);
+    assert_eq!(ran.totals(&["passed", "failed", "failed_everywhere", "skipped"]), [13, 1, 3, 0]);
     for text in [
         "FAILED: ours.slt:1\n",
         "fails without the rule too: wrong.slt:1\n",
@@ -185,7 +221,7 @@ fn failures_are_told_apart() -> TestResult {
         file: wrong.slt\nsql: SELECT\nfails: everywhere\nreason: wrong on purpose\n";
     let ran = suite.run(known, &[])?;
     assert_eq!(ran.code, Some(0), "{}", ran.stdout);
-    assert_eq!(ran.totals(&["passed", "failed", "failed_everywhere", "skipped"]), [12, 0, 0, 4]);
+    assert_eq!(ran.totals(&["passed", "failed", "failed_everywhere", "skipped"]), [13, 0, 0, 4]);
 
     let stale = format!("{known}\nfile: good.slt\nsql: EXECUTE p\nfails: with the rule\nreason: none\n");
     let ran = suite.run(&stale, &[])?;
@@ -207,16 +243,19 @@ fn hangs_and_panics_are_failures() -> TestResult {
         statement error\nSELECT sum(value % 7) FROM generate_series(1, 1000000000)\n\n\
         query I\nSELECT 1\n----\n1\n";
     let stuck = "\
-        statement error\nSELECT sum(a.value % 7 + b.value) FROM generate_series(1, 1000000) a, generate_series(1, 1000000) b\n";
+        statement error\nSELECT sum(a.value % 7 + b.value) FROM generate_series(1, 1000000) a, generate_series(1, 1000000) b\n\n\
+        query I\nSELECT 1\n----\n1\n";
     let suite = Suite::new(&[("cte.slt", text), ("stuck.slt", stuck), ("good.slt", GOOD)])?;
     let ran = suite.run("", &["--timeout", "2"])?;
     assert_eq!(ran.code, Some(1));
     let counts = ran.totals(&["files", "statements", "passed", "failed", "failed_everywhere"]);
-    assert_eq!(counts, [3, 15, 13, 1, 2], "{}", ran.stdout);
+    // The one that hangs counts, the one behind it did not run.
+    assert_eq!(counts, [3, 17, 14, 1, 2], "{}", ran.stdout);
+    assert_eq!(ran.totals(&["statements_not_run"]), [1]);
     for text in [
         "panicked: ",
         "took longer than 2 s\n",
-        "stuck.slt:0\ntook longer than 2 s and could not be cancelled",
+        "stuck.slt:1\ntook longer than 2 s and could not be cancelled",
     ] {
         assert!(ran.stdout.contains(text), "{}", ran.stdout);
     }

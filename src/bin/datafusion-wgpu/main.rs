@@ -11,6 +11,8 @@ mod fuzz;
 mod gpu;
 mod logging;
 mod output;
+#[cfg(feature = "harness")]
+mod panics;
 mod shell;
 mod signals;
 #[cfg(feature = "harness")]

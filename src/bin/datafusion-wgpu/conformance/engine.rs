@@ -6,21 +6,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use datafusion::common::config::ExtensionOptions;
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::execution::SessionStateBuilder;
 use datafusion::execution::session_state::SessionState;
-use datafusion::physical_plan::{ExecutionPlan, collect};
+use datafusion::physical_plan::collect;
 use datafusion::prelude::SessionContext;
 use datafusion_sqllogictest::{
     DFOutput, DFSqlLogicTestError, convert_batches, convert_schema_to_types, is_spark_path,
 };
-use datafusion_wgpu::physical_plan::GpuExec;
 use datafusion_wgpu::{
     FallbackPolicy, GpuOptions, Placement, QueryStats, Subscription, register_gpu, shared_runtime,
 };
 use parking_lot::Mutex;
 use sqllogictest::{AsyncDB, DBOutput};
 use tokio::sync::Notify;
+
+use crate::fuzz::errors::same_kind;
+use crate::gpu::queries_of;
 
 use super::folder::is_tpch;
 use super::shape::Shape;
@@ -43,6 +46,7 @@ struct Shared {
     root: String,
     limit_seconds: u64,
     file: String,
+    plant: Option<String>,
     watch: Arc<Watch>,
     last: Mutex<Ran>,
 }
@@ -55,11 +59,18 @@ struct Gpu {
     _subscription: Subscription,
 }
 
-/// Queries with GPU nodes that ended since the last statement.
+/// Queries with GPU nodes.
 #[derive(Default)]
 struct Queries {
-    ended: Mutex<Vec<QueryStats>>,
+    known: Mutex<Known>,
     changed: Notify,
+}
+
+#[derive(Default)]
+struct Known {
+    ended: Vec<QueryStats>,
+    /// Those that ran and were not heard of.
+    open: BTreeSet<u64>,
 }
 
 /// How a statement ran.
@@ -67,18 +78,20 @@ struct Queries {
 pub struct Ran {
     /// The rule saw it.
     pub under_rule: bool,
-    /// A GPU node ran.
-    pub gpu: bool,
-    /// Kernels launched.
-    pub launches: u64,
-    /// Codes of the fallbacks.
-    pub fallbacks: BTreeSet<String>,
+    /// Its text, variables replaced.
+    pub sql: String,
+    /// The text of its error.
+    pub error: Option<String>,
     /// It panicked or took too long: a failure, whatever the file expects.
     pub incident: Option<String>,
 }
 
-/// How long to wait for the statistics of a query that has ended: its tasks may take a moment to go.
-const STATISTICS: Duration = Duration::from_millis(500);
+/// How long to wait for the statistics of queries that have ended: their tasks may take a moment to go.
+const STATISTICS: Duration = Duration::from_secs(10);
+/// The same for those that cannot be waited for by number: the queries within statements such as CREATE TABLE AS.
+const SETTLE: Duration = Duration::from_millis(50);
+/// Times that a statement is asked for its error without the rule: which of two errors comes first may change.
+const ERROR_RUNS: usize = 3;
 
 /// Rows of an upload for TPC-H, whose tables are large.
 const TPCH_BATCH_ROWS: usize = 16_384;
@@ -102,7 +115,7 @@ impl Engine {
         let (hook, session) = (Arc::clone(&queries), ctx.session_id());
         let subscription = shared_runtime().on_query(move |stats| {
             if stats.session_id == session {
-                hook.ended.lock().push(stats.clone());
+                hook.ended(stats);
                 hook.changed.notify_one();
             }
         });
@@ -118,6 +131,7 @@ impl Engine {
             root: setup.root.to_string_lossy().trim_start_matches('/').to_owned(),
             limit_seconds: setup.settings.timeout_seconds,
             file: file.to_owned(),
+            plant: setup.settings.plant.clone(),
             watch: Arc::clone(&setup.watch),
             last: Mutex::default(),
         };
@@ -140,46 +154,77 @@ impl Engine {
         }
     }
 
-    /// Runs `sql` in a task of its own, so that a panic or a hang ends there.
-    async fn guarded(&self, ctx: SessionContext, sql: &str) -> (Ran, Answer<DFOutput>) {
+    /// Whether a query fails without the rule as it did with it, but for the values in the text: which of several faulty rows
+    /// is met first may change. The error that it gives without, or none, where it does not.
+    pub async fn differs_without_rule(&self, sql: &str, error: &str) -> Option<String> {
+        let mut other = String::new();
+        for _ in 0..ERROR_RUNS {
+            self.shared.enable(false);
+            let (_, answer) = self.guarded(self.shared.ctx.clone(), sql).await;
+            self.shared.enable(true);
+            other = answer.err().map_or_else(|| "no error".to_owned(), |error| error.to_string());
+            if same_kind(&other, error) {
+                return None;
+            }
+        }
+        Some(other)
+    }
+
+    /// What the statements so far did on the GPU, and the number of queries of which nothing was heard.
+    pub async fn statistics(&self) -> (Vec<QueryStats>, usize) {
+        let Some(Gpu { queries, .. }) = &self.shared.gpu else { return (vec![], 0) };
+        let all = async {
+            while !queries.known.lock().open.is_empty() {
+                queries.changed.notified().await;
+            }
+        };
+        tokio::time::timeout(STATISTICS, all).await.ok();
+        tokio::time::sleep(SETTLE).await;
+        let known = std::mem::take(&mut *queries.known.lock());
+        (known.ended, known.open.len())
+    }
+
+    /// Runs `sql` in a task of its own, so that a panic or a hang ends there; tells of those.
+    async fn guarded(&self, ctx: SessionContext, sql: &str) -> (Option<String>, Answer<DFOutput>) {
         let (entry, late) = self.shared.watch.start(&self.shared.file, sql);
         let mut task = SpawnedTask::spawn(query(ctx, sql.to_owned(), self.shared.spark, entry));
         let incident = tokio::select! {
             done = &mut task => match done {
-                Ok((planned, answer)) => return (self.shared.statistics(planned).await, answer),
+                Ok((queries, answer)) => {
+                    if let Some(gpu) = &self.shared.gpu {
+                        gpu.queries.ran(queries);
+                    }
+                    return (None, answer);
+                }
                 Err(error) => format!("panicked: {error}"),
             },
             () = late.notified() => format!("took longer than {} s", self.shared.limit_seconds),
         };
         // Aborts what was too late.
         drop(task);
-        let ran = Ran { incident: Some(incident.clone()), ..self.shared.statistics(true).await };
-        (ran, Err(DFSqlLogicTestError::Other(incident)))
+        (Some(incident.clone()), Err(DFSqlLogicTestError::Other(incident)))
+    }
+}
+
+impl Queries {
+    /// A query ended.
+    fn ended(&self, stats: &QueryStats) {
+        let mut known = self.known.lock();
+        known.open.remove(&stats.query_id);
+        known.ended.push(stats.clone());
+    }
+
+    /// A statement ran these.
+    fn ran(&self, mut queries: BTreeSet<u64>) {
+        let mut known = self.known.lock();
+        for stats in &known.ended {
+            queries.remove(&stats.query_id);
+        }
+        known.open.append(&mut queries);
     }
 }
 
 impl Shared {
-    /// What the GPU nodes did since the last call; `expected` tells that a plan with some was executed.
-    async fn statistics(&self, expected: bool) -> Ran {
-        let mut ran = Ran::default();
-        let Some(gpu) = &self.gpu else { return ran };
-        if expected {
-            let ended = async {
-                while gpu.queries.ended.lock().is_empty() {
-                    gpu.queries.changed.notified().await;
-                }
-            };
-            // A node that no partition of was asked for gives no statistics.
-            tokio::time::timeout(STATISTICS, ended).await.ok();
-        }
-        for stats in gpu.queries.ended.lock().drain(..) {
-            ran.gpu = true;
-            ran.launches += stats.dispatches;
-            ran.fallbacks.extend(stats.fallbacks.iter().map(|(code, _)| (*code).to_owned()));
-        }
-        ran
-    }
-
     /// Switches the rule.
     fn enable(&self, enabled: bool) {
         let state = self.ctx.state_ref();
@@ -209,37 +254,52 @@ impl Shared {
     }
 }
 
-fn forced_options(settings: &Settings, file: &str) -> datafusion::error::Result<GpuOptions> {
+/// The options of the forced runs of a file.
+///
+/// # Errors
+/// An option that does not exist, or a value that it does not take.
+pub fn forced_options(settings: &Settings, file: &str) -> datafusion::error::Result<GpuOptions> {
     let mut options = GpuOptions::default();
     options.placement = Placement::Force;
     options.allow_software_adapter = true;
     options.fallback = FallbackPolicy::Silent;
-    options.batch_rows = match is_tpch(file) {
-        true => settings.batch_rows.max(TPCH_BATCH_ROWS),
-        false => settings.batch_rows,
-    };
-    options.exchanges =
-        settings.exchanges.parse().map_err(datafusion::error::DataFusionError::Configuration)?;
     options.adapter.clone_from(&settings.adapter);
+    for (name, value) in &settings.options {
+        options.set(name, value)?;
+    }
+    if is_tpch(file) {
+        options.batch_rows = options.batch_rows.max(TPCH_BATCH_ROWS);
+    }
     Ok(options)
 }
 
-/// Plans and runs one statement; tells whether GPU nodes were in its plan, where it failed too.
-async fn query(ctx: SessionContext, sql: String, spark: bool, _entry: Entry) -> (bool, Answer<DFOutput>) {
-    let mut gpu = false;
-    let output = planned(&ctx, &sql, spark, &mut gpu).await;
-    (gpu, output)
+/// Plans and runs one statement; tells what ran on the GPU, where it failed too.
+async fn query(
+    ctx: SessionContext,
+    sql: String,
+    spark: bool,
+    _entry: Entry,
+) -> (BTreeSet<u64>, Answer<DFOutput>) {
+    let mut queries = BTreeSet::new();
+    let output = planned(&ctx, &sql, spark, &mut queries).await;
+    (queries, output)
 }
 
-async fn planned(ctx: &SessionContext, sql: &str, spark: bool, gpu: &mut bool) -> Answer<DFOutput> {
+async fn planned(
+    ctx: &SessionContext,
+    sql: &str,
+    spark: bool,
+    queries: &mut BTreeSet<u64>,
+) -> Answer<DFOutput> {
     let frame = ctx.sql(sql).await?;
     let task = Arc::new(frame.task_ctx());
     let plan = frame.create_physical_plan().await?;
-    *gpu = has_gpu_node(&plan);
     let schema = plan.schema();
     let types = convert_schema_to_types(schema.fields());
-    let batches = Box::pin(collect(plan, task)).await?;
-    let rows = convert_batches(&schema, batches, spark)?;
+    let batches = Box::pin(collect(Arc::clone(&plan), task)).await;
+    *queries = queries_of(&plan);
+    drop(plan);
+    let rows = convert_batches(&schema, batches?, spark)?;
     if rows.is_empty() && types.is_empty() {
         Ok(DBOutput::StatementComplete(0))
     } else {
@@ -247,8 +307,16 @@ async fn planned(ctx: &SessionContext, sql: &str, spark: bool, gpu: &mut bool) -
     }
 }
 
-fn has_gpu_node(plan: &Arc<dyn ExecutionPlan>) -> bool {
-    plan.is::<GpuExec>() || plan.children().into_iter().any(has_gpu_node)
+/// A wrong answer: one row less, or another error.
+fn plant(output: Answer<DFOutput>) -> Answer<DFOutput> {
+    match output {
+        Ok(DBOutput::Rows { types, mut rows }) => {
+            rows.pop();
+            Ok(DBOutput::Rows { types, rows })
+        }
+        Ok(done) => Ok(done),
+        Err(_) => Err(DFSqlLogicTestError::Other("planted".to_owned())),
+    }
 }
 
 #[async_trait]
@@ -259,7 +327,7 @@ impl AsyncDB for Engine {
     async fn run(&mut self, sql: &str) -> Answer<DFOutput> {
         let shared = &self.shared;
         let shape = Shape::of(sql);
-        let (mut ran, output) = match shape {
+        let (incident, output) = match shape {
             Shape::Plan => {
                 shared.enable(false);
                 let done = self.guarded(shared.ctx.clone(), sql).await;
@@ -269,8 +337,11 @@ impl AsyncDB for Engine {
             Shape::Listing => self.guarded(shared.without_gpu(), sql).await,
             _ => self.guarded(shared.ctx.clone(), sql).await,
         };
-        ran.under_rule = shared.gpu.is_some() && !matches!(shape, Shape::Plan | Shape::Listing);
-        *shared.last.lock() = ran;
+        let under_rule = shared.gpu.is_some() && !matches!(shape, Shape::Plan | Shape::Listing);
+        let planted = under_rule && shared.plant.as_ref().is_some_and(|text| sql.contains(text));
+        let output = if planted { plant(output) } else { output };
+        let error = output.as_ref().err().map(ToString::to_string);
+        *shared.last.lock() = Ran { under_rule, sql: sql.to_owned(), error, incident };
         let mut output = output?;
         if let DBOutput::Rows { rows, .. } = &mut output {
             for cell in rows.iter_mut().flatten().filter(|cell| cell.contains(&shared.root)) {

@@ -1,21 +1,18 @@
 //! Where the test files and their data come from, and the scratch folder in which they run.
 
-use std::fmt::Display;
 use std::fs;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use cargo_metadata::{CargoOpt, MetadataCommand};
+use clap::ValueEnum;
 use datafusion::error::Result;
 use datafusion_sqllogictest::read_dir_recursive;
 use tempfile::TempDir;
-use tpchgen::generators::{
-    CustomerGenerator, LineItemGenerator, NationGenerator, OrderGenerator, PartGenerator, PartSuppGenerator,
-    RegionGenerator, SupplierGenerator,
-};
 
 use crate::error::problem;
+use crate::tpch_data::Table;
 
 use super::{Args, SKIPS, SUBSET};
 
@@ -220,20 +217,10 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
 
 fn make_tpch(folder: &Path) -> Result<()> {
     fs::create_dir_all(folder)?;
-    write_table(folder, "customer", CustomerGenerator::new(TPCH_SCALE, 1, 1).iter())?;
-    write_table(folder, "lineitem", LineItemGenerator::new(TPCH_SCALE, 1, 1).iter())?;
-    write_table(folder, "nation", NationGenerator::new(TPCH_SCALE, 1, 1).iter())?;
-    write_table(folder, "orders", OrderGenerator::new(TPCH_SCALE, 1, 1).iter())?;
-    write_table(folder, "part", PartGenerator::new(TPCH_SCALE, 1, 1).iter())?;
-    write_table(folder, "partsupp", PartSuppGenerator::new(TPCH_SCALE, 1, 1).iter())?;
-    write_table(folder, "region", RegionGenerator::new(TPCH_SCALE, 1, 1).iter())?;
-    write_table(folder, "supplier", SupplierGenerator::new(TPCH_SCALE, 1, 1).iter())
-}
-
-fn write_table(folder: &Path, name: &str, rows: impl Iterator<Item = impl Display>) -> Result<()> {
-    let mut file = BufWriter::new(fs::File::create(folder.join(format!("{name}.tbl")))?);
-    for row in rows {
-        writeln!(file, "{row}")?;
+    for table in Table::value_variants() {
+        let mut file = BufWriter::new(fs::File::create(folder.join(format!("{}.tbl", table.name())))?);
+        table.write_text(TPCH_SCALE, &mut file)?;
+        file.flush()?;
     }
-    Ok(file.flush()?)
+    Ok(())
 }

@@ -7,6 +7,8 @@
 mod compare;
 mod engine;
 mod folder;
+mod log;
+mod markdown;
 mod records;
 mod report;
 mod shape;
@@ -17,13 +19,13 @@ mod worker;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use datafusion::error::Result;
-use datafusion_wgpu::Exchanges;
+use datafusion::error::{DataFusionError, Result};
+use datafusion_wgpu::{Exchanges, MemoryLimit};
 
 use crate::error::problem;
 
 use folder::Sources;
-use report::Report;
+use report::{PassResult, Report};
 use skips::Skips;
 use worker::{Job, Settings};
 
@@ -62,6 +64,12 @@ pub struct Args {
     /// Whether exchanges within GPU islands are collapsed or kept
     #[arg(long, value_name = "collapse|keep", default_value_t = Exchanges::Collapse)]
     exchanges: Exchanges,
+    /// The most device memory that queries may reserve, such as 1MiB [default: the runtime's share of the device's]
+    #[arg(long, value_name = "SIZE")]
+    memory_limit: Option<MemoryLimit>,
+    /// A further pass over the files with other options, such as exchanges=keep,batch_rows=8192; may be given several times
+    #[arg(long = "pass", value_name = "OPTION=VALUE,...")]
+    passes: Vec<String>,
     /// The adapter: its number or a part of its name
     #[arg(long, value_name = "ADAPTER", default_value = "")]
     adapter: String,
@@ -80,12 +88,16 @@ pub struct Args {
     /// Write the report to FILE, as Markdown
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
+    /// Makes forced answers to statements that hold this text wrong: a planted bug, to see that it is found
+    #[arg(long, hide = true, value_name = "TEXT")]
+    plant: Option<String>,
     /// Run the job in FILE; the runner calls itself so
     #[arg(long, hide = true, value_name = "FILE")]
     worker: Option<PathBuf>,
 }
 
-/// Runs the files; fails when a statement fails that the list does not know, or when the list is stale.
+/// Runs the files; fails when a statement fails or a file does not run that the list does not know, when the list is stale, when
+/// the process that runs them ends for no known reason, and when this crate panics.
 pub async fn run(args: Args) -> Result<ExitCode> {
     if let Some(job) = &args.worker {
         return worker::run(job).await;
@@ -101,12 +113,19 @@ pub async fn run(args: Args) -> Result<ExitCode> {
         }
         return Ok(ExitCode::SUCCESS);
     }
+    let passes = passes(&args)?;
     let skips = Skips::read(&sources.skips)?;
     let folder = folder::Scratch::create(&sources, files.iter().any(|file| folder::is_tpch(file)))?;
-    let job = Job { files, root: folder.root().to_path_buf(), settings: settings(&args) };
-    let results = tokio::task::spawn_blocking(move || worker::run_in_process(&job, &folder))
-        .await
-        .map_err(|error| problem(format!("the runner stopped: {error}")))??;
+    let results = tokio::task::spawn_blocking(move || {
+        let mut results = vec![];
+        for settings in passes {
+            let options = describe(&settings);
+            let job = Job { files: files.clone(), root: folder.root().to_path_buf(), settings };
+            results.push(PassResult { options, results: worker::run_in_process(&job, &folder)? });
+        }
+        Ok::<_, DataFusionError>(results)
+    });
+    let results = results.await.map_err(|error| problem(format!("the runner stopped: {error}")))??;
     let report = Report::new(results, &skips, sources.version.clone());
     if let Some(path) = &args.json {
         std::fs::write(path, report.json()?)?;
@@ -118,14 +137,50 @@ pub async fn run(args: Args) -> Result<ExitCode> {
     Ok(if report.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+/// The passes: one with the flags, and one more for each `--pass`.
+///
+/// # Errors
+/// Options that do not exist, and values that they do not take.
+fn passes(args: &Args) -> Result<Vec<Settings>> {
+    let mut passes = vec![settings(args)];
+    for text in &args.passes {
+        let mut settings = settings(args);
+        for pair in text.split(',') {
+            let Some((name, value)) = pair.split_once('=') else {
+                return Err(problem(format!("--pass {text}: expected OPTION=VALUE, not '{pair}'")));
+            };
+            settings.options.retain(|(known, _)| known != name);
+            settings.options.push((name.to_owned(), value.to_owned()));
+        }
+        passes.push(settings);
+    }
+    for settings in &passes {
+        engine::forced_options(settings, "")?;
+    }
+    Ok(passes)
+}
+
 fn settings(args: &Args) -> Settings {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let mut options = vec![
+        ("batch_rows".to_owned(), args.batch_rows.max(1).to_string()),
+        ("exchanges".to_owned(), args.exchanges.to_string()),
+    ];
+    options.extend(args.memory_limit.map(|limit| ("memory_limit".to_owned(), limit.to_string())));
     Settings {
-        batch_rows: args.batch_rows.max(1),
-        exchanges: args.exchanges.to_string(),
+        options,
         adapter: args.adapter.clone(),
         timeout_seconds: args.timeout.max(1),
         gpu: !args.without_gpu,
         jobs: args.jobs.unwrap_or(cores).max(1),
+        plant: args.plant.clone(),
     }
+}
+
+/// The options of a pass in words.
+fn describe(settings: &Settings) -> String {
+    if !settings.gpu {
+        return "without the GPU".to_owned();
+    }
+    settings.options.iter().map(|(name, value)| format!("{name} {value}")).collect::<Vec<_>>().join(", ")
 }

@@ -36,8 +36,7 @@ impl Shape {
         if first == "show" {
             return Self::Listing;
         }
-        let queries = matches!(first, "select" | "with" | "table" | "values") || first.starts_with('(');
-        if queries && words.contains("information_schema") {
+        if is_query_word(first) && words.contains("information_schema") {
             return Self::Listing;
         }
         match parse(sql) {
@@ -45,6 +44,15 @@ impl Shape {
             _ => Self::Ordered,
         }
     }
+}
+
+/// Whether a statement is a query, which changes nothing.
+pub fn is_query(sql: &str) -> bool {
+    bare(sql).split_whitespace().next().is_some_and(is_query_word)
+}
+
+fn is_query_word(first: &str) -> bool {
+    matches!(first, "select" | "from" | "with" | "table" | "values") || first.starts_with('(')
 }
 
 /// The text in lower case without comments at its start.

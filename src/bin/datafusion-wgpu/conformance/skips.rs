@@ -10,7 +10,8 @@
 //! ```
 //!
 //! `sql` is a part of the statement, spaces aside; `line` its line in the file, instead. `fails` is `with the rule` or
-//! `everywhere`: the second for statements that fail without the GPU too.
+//! `everywhere`: the second for statements that fail without the GPU too. An entry for a whole file that cannot be run has
+//! neither `sql` nor `line`, and `fails: to run`.
 
 use std::path::Path;
 
@@ -38,6 +39,8 @@ pub struct Skip {
     pub line: Option<u32>,
     /// It fails without the GPU too.
     pub everywhere: bool,
+    /// The file as a whole does not run.
+    pub whole_file: bool,
     /// Why.
     pub reason: String,
 }
@@ -53,7 +56,11 @@ impl Skips {
         Self::parse(&text).map_err(|error| problem(format!("{}: {error}", path.display())))
     }
 
-    fn parse(text: &str) -> Result<Self> {
+    /// Reads the text of a list.
+    ///
+    /// # Errors
+    /// Entries that are not complete.
+    pub fn parse(text: &str) -> Result<Self> {
         let mut entries = vec![];
         let mut block: Vec<&str> = vec![];
         for line in text.lines().map(str::trim).chain([""]) {
@@ -73,6 +80,11 @@ impl Skips {
     /// Number of the entry that covers a failure.
     pub fn find(&self, failure: &Failure) -> Option<usize> {
         self.entries.iter().position(|entry| entry.covers(failure))
+    }
+
+    /// Number of the entry for a file that does not run.
+    pub fn find_file(&self, file: &str) -> Option<usize> {
+        self.entries.iter().position(|entry| entry.whole_file && entry.file == file)
     }
 }
 
@@ -98,27 +110,34 @@ impl Skip {
                 _ => return Err(problem(format!("unknown key '{key}'"))),
             }
         }
-        skip.everywhere = match fails {
-            Some("with the rule") => false,
-            Some("everywhere") => true,
+        (skip.everywhere, skip.whole_file) = match fails {
+            Some("with the rule") => (false, false),
+            Some("everywhere") => (true, false),
+            Some("to run") => (false, true),
             _ => {
                 return Err(problem(format!(
-                    "'fails' has to be 'with the rule' or 'everywhere' in {block:?}"
+                    "'fails' has to be 'with the rule', 'everywhere' or 'to run' in {block:?}"
                 )));
             }
         };
-        let named = skip.sql.is_empty() == skip.line.is_some();
+        let named = match skip.whole_file {
+            true => skip.sql.is_empty() && skip.line.is_none(),
+            false => skip.sql.is_empty() == skip.line.is_some(),
+        };
         if skip.file.is_empty() || skip.reason.is_empty() || !named {
-            return Err(problem(format!("an entry needs file, reason, and either sql or line: {block:?}")));
+            return Err(problem(format!(
+                "an entry needs file, reason, and either sql or line, neither for a whole file: {block:?}"
+            )));
         }
         Ok(skip)
     }
 
     fn covers(&self, failure: &Failure) -> bool {
-        self.file == failure.file
+        !self.whole_file
+            && self.file == failure.place.file
             && self.everywhere == failure.without_rule
-            && self.line.is_none_or(|line| line == failure.line)
-            && (self.sql.is_empty() || words(&failure.sql).contains(&self.sql))
+            && self.line.is_none_or(|line| line == failure.place.line)
+            && (self.sql.is_empty() || words(&failure.place.sql).contains(&self.sql))
     }
 }
 
@@ -129,11 +148,12 @@ fn words(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::records::Place;
     use super::*;
 
     fn failure(file: &str, line: u32, sql: &str, without_rule: bool) -> Failure {
-        let (file, sql) = (file.to_owned(), sql.to_owned());
-        Failure { file, line, sql, message: String::new(), without_rule, gpu: true }
+        let place = Place { file: file.to_owned(), line, sql: sql.to_owned() };
+        Failure { place, message: String::new(), without_rule, gpu: true }
     }
 
     #[test]
@@ -146,6 +166,9 @@ mod tests {
         assert_eq!(skips.find(&failure("b.slt", 1, "SELECT b", false)), None);
         assert_eq!(skips.find(&failure("a.slt", 7, "x", true)), Some(1));
         assert_eq!(skips.find(&failure("a.slt", 8, "x", true)), None);
+        let skips = Skips::parse("file: a.slt\nfails: to run\nreason: r").unwrap();
+        assert_eq!((skips.find_file("a.slt"), skips.find_file("b.slt")), (Some(0), None));
+        assert_eq!(skips.find(&failure("a.slt", 0, "", false)), None);
     }
 
     #[test]
@@ -156,6 +179,7 @@ mod tests {
             "file: a\nfails: everywhere\nreason: r",
             "file: a\nsql: b\nline: 3\nfails: everywhere\nreason: r",
             "file: a\nsql: b\nfails: sometimes\nreason: r",
+            "file: a\nsql: b\nfails: to run\nreason: r",
             "file: a\nsql: b\nwhy: c\nfails: everywhere\nreason: r",
         ] {
             assert!(Skips::parse(text).is_err(), "{text}");

@@ -1,21 +1,23 @@
 //! The process that runs the files in the scratch folder, and the one that waits for it.
 
-use std::collections::BTreeSet;
-use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, Write};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, ExitStatus};
 use std::sync::Arc;
 
 use datafusion::common::runtime::SpawnedTask;
-use datafusion::error::Result;
+use datafusion::error::{DataFusionError, Result};
 use futures::StreamExt;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::{Deserialize, Serialize};
 
 use crate::error::problem;
+use crate::panics;
 
 use super::folder::Scratch;
+use super::log::{Line, Log, Told};
 use super::records::{self, FileResult};
 use super::watch::{Statement, Watch};
 
@@ -33,10 +35,8 @@ pub struct Job {
 /// How the files run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Settings {
-    /// Rows of an upload.
-    pub batch_rows: usize,
-    /// `gpu.exchanges`.
-    pub exchanges: String,
+    /// Options of the forced runs, `gpu.` aside, with their values.
+    pub options: Vec<(String, String)>,
     /// `gpu.adapter`.
     pub adapter: String,
     /// Seconds that one statement may take.
@@ -45,6 +45,8 @@ pub struct Settings {
     pub gpu: bool,
     /// Files at the same time.
     pub jobs: usize,
+    /// Answers under the rule to statements that hold this text are made wrong.
+    pub plant: Option<String>,
 }
 
 /// What the runs of all files share.
@@ -56,15 +58,37 @@ pub struct Setup {
     pub settings: Settings,
     /// Looks after statements that hang.
     pub watch: Arc<Watch>,
+    /// Tells the process that waits.
+    pub log: Arc<Log>,
 }
 
-/// A line of the file through which the processes speak.
-#[derive(Debug, Serialize, Deserialize)]
-enum Line {
-    Started(String),
-    Finished(FileResult),
-    /// A statement of the file hangs, and the process ended itself.
-    Hung(FileResult),
+/// What the runs of all files gave.
+#[derive(Debug, Default)]
+pub struct Results {
+    /// One result a file, by its name.
+    pub files: Vec<FileResult>,
+    /// Ends of the process that no result accounts for.
+    pub ends: Vec<End>,
+    /// Panics of all threads, with their number.
+    pub panics: BTreeMap<String, u64>,
+}
+
+/// An end of the process that was none of success.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct End {
+    /// How it ended.
+    pub how: String,
+    /// Files that ran then.
+    pub files: Vec<String>,
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.files.as_slice() {
+            [] => write!(f, "{}, after the last file", self.how),
+            files => write!(f, "{}, while {} ran", self.how, files.join(", ")),
+        }
+    }
 }
 
 const RESULTS: &str = "results.jsonl";
@@ -73,44 +97,73 @@ const JOB: &str = "job.json";
 const STACK: &str = "16777216";
 
 /// Runs the job in other processes. When one ends early, because of a crash or a statement that hangs, the next goes on with
-/// the other files: one at a time at first, so that the file which is to blame is known. It counts as failed.
-pub fn run_in_process(job: &Job, scratch: &Scratch) -> Result<Vec<FileResult>> {
-    let mut finished: Vec<FileResult> = vec![];
+/// the other files: one at a time at first, so that the file which is to blame is known. It counts as failed. An end for
+/// which no file turns out to be to blame is kept as such.
+pub fn run_in_process(job: &Job, scratch: &Scratch) -> Result<Results> {
+    let mut all = Results::default();
+    let mut blamed: BTreeSet<String> = BTreeSet::new();
     let mut jobs = job.settings.jobs;
     loop {
-        let done: BTreeSet<&str> = finished.iter().map(|result| result.file.as_str()).collect();
+        let done: BTreeSet<&str> = all.files.iter().map(|result| result.file.as_str()).collect();
         let files: Vec<String> =
             job.files.iter().filter(|file| !done.contains(file.as_str())).cloned().collect();
         if files.is_empty() {
-            finished.sort_by(|a, b| a.file.cmp(&b.file));
-            return Ok(finished);
+            all.files.sort_by(|a, b| a.file.cmp(&b.file));
+            all.ends.retain(|end| end.files.iter().all(|file| !blamed.contains(file)));
+            return Ok(all);
         }
         let next = Job { files, root: job.root.clone(), settings: Settings { jobs, ..job.settings.clone() } };
-        let end = run_once(&next, scratch)?;
-        let results = read_results(&job.root.join(RESULTS))?;
-        let progress = !results.finished.is_empty();
-        finished.extend(results.finished);
-        match results.open.into_iter().next() {
-            None if progress => {}
-            None => return Err(problem(format!("the process that runs the files ended at once: {end}"))),
-            Some(file) if jobs == 1 => {
-                let crashed =
-                    || FileResult::failed(&file, "", format!("the process that ran the file ended: {end}"));
-                finished.push(results.hung.into_iter().next().unwrap_or_else(crashed));
+        let status = run_once(&next, scratch)?;
+        let told = Told::read(&job.root.join(RESULTS))?;
+        let progress = !told.finished.is_empty();
+        all.files.extend(told.finished);
+        for (panic, count) in told.panics {
+            *all.panics.entry(panic).or_default() += count;
+        }
+        if status.success() && told.open.is_empty() {
+            if progress {
+                continue;
+            }
+            return Err(problem("the process that runs the files did nothing"));
+        }
+        let open: Vec<String> = told.open.iter().map(|open| open.file.clone()).collect();
+        // What was cancelled, and went on when its file had ended, is a failure of that file already.
+        let outlived: Vec<String> =
+            told.hung.iter().map(|hung| hung.file.clone()).filter(|file| !open.contains(file)).collect();
+        let hung = told.hung.iter().find(|hung| open.contains(&hung.file));
+        let innocent = hung.is_none() && !outlived.is_empty();
+        match told.open.into_iter().next() {
+            None if !progress => {
+                return Err(problem(format!("the process that runs the files ended at once: {status}")));
+            }
+            Some(first) if jobs == 1 && !innocent => {
+                let message = match hung {
+                    Some(hung) => hung.message.clone(),
+                    None => format!("the process that ran the file ended: {status}"),
+                };
+                blamed.insert(first.file.clone());
+                all.files.push(first.cut_off(hung.map(|hung| hung.sql.as_str()), message));
                 jobs = job.settings.jobs;
             }
-            Some(_) => jobs = 1,
+            first => {
+                blamed.extend(outlived.iter().cloned());
+                let files = open.into_iter().chain(outlived).collect();
+                all.ends.push(End { how: status.to_string(), files });
+                if first.is_some() {
+                    jobs = 1;
+                }
+            }
         }
     }
 }
 
 /// Starts the process and waits for its end; tells how it ended.
-fn run_once(job: &Job, scratch: &Scratch) -> Result<String> {
+fn run_once(job: &Job, scratch: &Scratch) -> Result<ExitStatus> {
     let json = serde_json::to_vec(job).map_err(|error| problem(error.to_string()))?;
     let path = job.root.join(JOB);
     std::fs::write(&path, json)?;
     File::create(job.root.join(RESULTS))?;
-    let status = Command::new(std::env::current_exe()?)
+    Ok(Command::new(std::env::current_exe()?)
         .args(["conformance", "--worker"])
         .arg(&path)
         .current_dir(scratch.working_folder())
@@ -119,90 +172,65 @@ fn run_once(job: &Job, scratch: &Scratch) -> Result<String> {
         .env("RUST_MIN_STACK", std::env::var_os("RUST_MIN_STACK").unwrap_or_else(|| STACK.into()))
         // The files make DataFusion warn a lot.
         .env("RUST_LOG", std::env::var_os("RUST_LOG").unwrap_or_else(|| "error".into()))
-        .status()?;
-    Ok(status.to_string())
-}
-
-/// What a process wrote.
-#[derive(Default)]
-struct Results {
-    finished: Vec<FileResult>,
-    /// Files that were started only.
-    open: Vec<String>,
-    /// Those in which a statement hung, or waited for a thread that another held.
-    hung: Vec<FileResult>,
-}
-
-fn read_results(path: &Path) -> Result<Results> {
-    let mut results = Results::default();
-    for line in BufReader::new(File::open(path)?).lines() {
-        // A crash may cut the last line.
-        match serde_json::from_str(&line?) {
-            Ok(Line::Started(file)) => results.open.push(file),
-            Ok(Line::Finished(result)) => results.finished.push(result),
-            Ok(Line::Hung(result)) => results.hung.push(result),
-            Err(_) => {}
-        }
-    }
-    let finished = &results.finished;
-    results.open.retain(|file| finished.iter().all(|result| result.file != *file));
-    Ok(results)
+        .status()?)
 }
 
 /// Writes what hangs, and ends the process: a thread that is stuck cannot be stopped otherwise.
-fn give_up(hung: &[Statement], log: &Path, limit: u64) {
+fn give_up(hung: &[Statement], log: &Log, limit: u64) {
     let message = format!("took longer than {limit} s and could not be cancelled");
-    let lines = hung
-        .iter()
-        .map(|statement| Line::Hung(FileResult::failed(&statement.file, &statement.sql, message.clone())));
-    let written = OpenOptions::new().append(true).open(log).map_err(Into::into).and_then(|mut log| {
-        for line in lines {
-            write_line(&mut log, &line)?;
-        }
-        Ok(())
+    let lines = hung.iter().map(|statement| Line::Hung {
+        file: statement.file.clone(),
+        sql: statement.sql.clone(),
+        message: message.clone(),
     });
-    if let Err(error) = written {
-        eprintln!("{message}: {hung:?}; {}", crate::error::message(&error));
+    for line in lines.chain([Line::Panics(panics::seen())]) {
+        if let Err(error) = log.write(&line) {
+            eprintln!("{message}: {hung:?}; {}", crate::error::message(&error));
+        }
     }
     std::process::exit(1);
-}
-
-fn write_line(log: &mut File, line: &Line) -> Result<()> {
-    let mut json = serde_json::to_vec(line).map_err(|error| problem(error.to_string()))?;
-    json.push(b'\n');
-    Ok(log.write_all(&json)?)
 }
 
 /// The second process: runs the files of the job in the working directory.
 pub async fn run(job: &Path) -> Result<ExitCode> {
     let job: Job =
         serde_json::from_slice(&std::fs::read(job)?).map_err(|error| problem(error.to_string()))?;
+    panics::watch();
     let bar = ProgressBar::new(job.files.len() as u64);
     let style = ProgressStyle::with_template("[{elapsed_precise}] {bar:40} {pos}/{len} files {msg}");
     bar.set_style(style.map_err(|error| problem(error.to_string()))?);
-    let path = job.root.join(RESULTS);
-    let mut log = OpenOptions::new().append(true).open(&path)?;
-    let setup = Arc::new(Setup { root: job.root, settings: job.settings, watch: Arc::default() });
+    let log = Arc::new(Log::open(&job.root.join(RESULTS))?);
+    let setup = Arc::new(Setup {
+        root: job.root,
+        settings: job.settings,
+        watch: Arc::default(),
+        log: Arc::clone(&log),
+    });
     let (jobs, limit) = (setup.settings.jobs, setup.settings.timeout_seconds);
-    setup.watch.spawn(limit, move |hung| give_up(&hung, &path, limit))?;
-    let (sender, mut lines) = tokio::sync::mpsc::unbounded_channel();
+    setup.watch.spawn(limit, {
+        let log = Arc::clone(&log);
+        move |hung| give_up(&hung, &log, limit)
+    })?;
+    let (sender, mut results) = tokio::sync::mpsc::unbounded_channel();
     let files = futures::stream::iter(job.files).map(move |file| {
         let (sender, setup) = (sender.clone(), Arc::clone(&setup));
         SpawnedTask::spawn(async move {
+            setup.log.write(&Line::Started { file: file.clone() })?;
+            let result = records::run(file, Arc::clone(&setup)).await;
+            setup.log.write(&Line::Finished(result.clone()))?;
             // The receiver lives until all senders are gone.
-            sender.send(Line::Started(file.clone())).ok();
-            let result = records::run(file, setup).await;
-            sender.send(Line::Finished(result)).ok();
+            sender.send(result).ok();
+            Ok::<_, DataFusionError>(())
         })
     });
-    let all = SpawnedTask::spawn(files.buffer_unordered(jobs).collect::<Vec<_>>());
-    while let Some(line) = lines.recv().await {
-        write_line(&mut log, &line)?;
-        if let Line::Finished(result) = line {
-            show(&bar, &result);
-        }
+    let ended = SpawnedTask::spawn(files.buffer_unordered(jobs).collect::<Vec<_>>());
+    while let Some(result) = results.recv().await {
+        show(&bar, &result);
     }
-    all.await.map_err(|error| problem(error.to_string()))?;
+    for file in ended.await.map_err(|error| problem(error.to_string()))? {
+        file.map_err(|error| problem(error.to_string()))??;
+    }
+    log.write(&Line::Panics(panics::seen()))?;
     bar.finish_and_clear();
     Ok(ExitCode::SUCCESS)
 }

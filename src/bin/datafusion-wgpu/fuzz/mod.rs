@@ -11,11 +11,10 @@ mod ast;
 mod cells;
 mod compare;
 mod data;
-mod errors;
+pub mod errors;
 mod generate;
 mod judge;
 mod options;
-mod panics;
 mod plant;
 mod print;
 mod reduce;
@@ -42,6 +41,8 @@ use datafusion::common::runtime::SpawnedTask;
 use datafusion::error::{DataFusionError, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 use parking_lot::Mutex;
+
+use crate::panics;
 
 use ast::Query;
 use compare::Answer;

@@ -5,6 +5,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::panics;
+
 use super::judge::{Judgement, Wrong};
 use super::runner::{GpuWork, Verdict};
 
@@ -78,9 +80,6 @@ pub struct Summary {
     pub seconds: f64,
 }
 
-/// Panics that are caught and dealt with: a timed-out wait of wgpu-core that meets a submission.
-const KNOWN_PANICS: [&str; 1] = ["If the queue is empty, the current submission index"];
-
 /// Forced runs that may end without being found to be the same, in percent; from so many runs on.
 const MOST_UNSETTLED: f64 = 5.0;
 const LEAST_RUNS: u64 = 100;
@@ -152,9 +151,7 @@ impl Summary {
 
     /// Panics of this crate, or of what it calls on the device, that are not known: failures as well.
     pub fn own_panics(&self) -> Vec<&String> {
-        let known = |text: &str| KNOWN_PANICS.iter().any(|known| text.contains(known));
-        let own = |text: &str| ["src/", "wgpu", "naga"].iter().any(|place| text.starts_with(place));
-        self.panics.keys().filter(|text| own(text) && !known(text)).collect()
+        self.panics.keys().filter(|text| panics::is_own(text)).collect()
     }
 
     /// One line on how far the run is.

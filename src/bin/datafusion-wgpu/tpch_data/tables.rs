@@ -1,5 +1,10 @@
 //! The tables of TPC-H and their rows, by the tpchgen crates.
 
+#[cfg(feature = "harness")]
+use std::fmt::Display;
+#[cfg(feature = "harness")]
+use std::io::{self, Write};
+
 use clap::ValueEnum;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::arrow::record_batch::RecordBatchReader;
@@ -91,4 +96,30 @@ impl Table {
             Table::Supplier => Box::new(SupplierArrow::new(SupplierGenerator::new(scale, piece, pieces))),
         }
     }
+
+    /// Writes all rows in TPC-H's own text format.
+    ///
+    /// # Errors
+    /// Those of writing.
+    #[cfg(feature = "harness")]
+    pub fn write_text(self, scale: f64, out: &mut impl Write) -> io::Result<()> {
+        match self {
+            Table::Customer => lines(CustomerGenerator::new(scale, 1, 1).iter(), out),
+            Table::Lineitem => lines(LineItemGenerator::new(scale, 1, 1).iter(), out),
+            Table::Nation => lines(NationGenerator::new(scale, 1, 1).iter(), out),
+            Table::Orders => lines(OrderGenerator::new(scale, 1, 1).iter(), out),
+            Table::Part => lines(PartGenerator::new(scale, 1, 1).iter(), out),
+            Table::Partsupp => lines(PartSuppGenerator::new(scale, 1, 1).iter(), out),
+            Table::Region => lines(RegionGenerator::new(scale, 1, 1).iter(), out),
+            Table::Supplier => lines(SupplierGenerator::new(scale, 1, 1).iter(), out),
+        }
+    }
+}
+
+#[cfg(feature = "harness")]
+fn lines(rows: impl Iterator<Item = impl Display>, out: &mut impl Write) -> io::Result<()> {
+    for row in rows {
+        writeln!(out, "{row}")?;
+    }
+    Ok(())
 }

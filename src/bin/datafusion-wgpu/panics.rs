@@ -6,6 +6,9 @@ use std::sync::LazyLock;
 
 use parking_lot::Mutex;
 
+/// Panics that are caught and dealt with: a timed-out wait of wgpu-core that meets a submission.
+const KNOWN: [&str; 1] = ["If the queue is empty, the current submission index"];
+
 static SEEN: LazyLock<Mutex<BTreeMap<String, u64>>> = LazyLock::new(Mutex::default);
 
 /// Counts panics from now on.
@@ -16,6 +19,12 @@ pub fn watch() {
 /// Panics so far, as `crate/file:line text`.
 pub fn seen() -> BTreeMap<String, u64> {
     SEEN.lock().clone()
+}
+
+/// Whether a panic, as [`seen`] shows it, is one of this crate, or of what it calls on the device, that is not known.
+pub fn is_own(text: &str) -> bool {
+    let own = ["src/", "wgpu", "naga"].iter().any(|place| text.starts_with(place));
+    own && !KNOWN.iter().any(|known| text.contains(known))
 }
 
 fn text(info: &PanicHookInfo<'_>) -> String {
