@@ -153,6 +153,11 @@ impl DeviceContext {
         self.submit_for(encoder, true)
     }
 
+    /// `submit` of what later work needs: nobody waits for it alone, so the poll thread is not woken.
+    pub(crate) fn submit_ahead(&self, encoder: wgpu::CommandEncoder) -> GpuResult<()> {
+        self.submit_for(encoder, false).map(drop)
+    }
+
     /// `submit`; without `notify` the poll thread is left asleep until a mapping is announced.
     #[expect(clippy::disallowed_methods, reason = "the choke point of submissions")]
     fn submit_for(&self, encoder: wgpu::CommandEncoder, notify: bool) -> GpuResult<Submission> {

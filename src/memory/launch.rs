@@ -6,11 +6,11 @@ use crate::error::{GpuError, GpuResult};
 
 use super::budget::MemoryScope;
 use super::device::DeviceContext;
-use super::generation::ErrorScopes;
+use super::poll;
 use super::pool::{BufferKind, DeviceBuffer};
 use super::stats::LaunchStats;
 
-/// Largest parameter block, in bytes. wgpu makes a temporary buffer for each, so only small ones go this way.
+/// Largest parameter block, in bytes.
 const MAX_PARAMS: usize = 64 << 10;
 /// Passes that one timer can time.
 const MAX_PASSES: u32 = 32;
@@ -29,7 +29,9 @@ pub struct LaunchScope {
 impl LaunchScope {
     /// A `Storage` buffer, bindable as storage or uniform, that holds `bytes` (zero-padded to 16) before any later
     /// submission runs. For parameter blocks up to 64 KiB; columns go through `upload`.
-    #[expect(clippy::disallowed_methods, reason = "a few KiB; a loss by want of them would come anyway")]
+    ///
+    /// The bytes go through a pooled staging buffer: `write_buffer` would allocate one of its own, and lose the device where
+    /// it cannot.
     pub fn params(&self, bytes: &[u8]) -> GpuResult<Arc<DeviceBuffer>> {
         if bytes.len() > MAX_PARAMS {
             let need = bytes.len() as u64;
@@ -41,22 +43,15 @@ impl LaunchScope {
             });
         }
         let padded = bytes.len().next_multiple_of(16).max(16);
-        let buffer = self.context.allocate(&self.memory, padded as u64, BufferKind::Storage)?;
-        let scopes = ErrorScopes::push(self.context.device());
-        if bytes.len() == padded {
-            self.context.queue().write_buffer(buffer.raw(), 0, bytes);
-        } else {
-            let mut block = bytes.to_vec();
-            block.resize(padded, 0);
-            self.context.queue().write_buffer(buffer.raw(), 0, &block);
-        }
-        match scopes.pop() {
-            None => Ok(buffer),
-            Some(error) => Err(self.context.classify(GpuError::KernelFault {
-                kernel: "a parameter block".to_string(),
-                message: error.to_string(),
-            })),
-        }
+        let context = &self.context;
+        let staging = context.allocate(&self.memory, padded as u64, BufferKind::Staging)?;
+        let buffer = context.allocate(&self.memory, padded as u64, BufferKind::Storage)?;
+        fill(&staging, bytes, padded as u64).map_err(|error| context.classify(error))?;
+        staging.unmap();
+        let mut encoder = context.device().create_command_encoder(&Default::default());
+        encoder.copy_buffer_to_buffer(staging.raw(), 0, buffer.raw(), 0, padded as u64);
+        context.submit_ahead(encoder)?;
+        Ok(buffer)
     }
 
     /// A span for a kernel's launch and read-back; [`download_timed`](super::download_timed) within it records `gpu_ns`,
@@ -76,6 +71,15 @@ impl LaunchScope {
         let queries = self.context.caps().timestamps.then(|| self.context.take_query_set(2 * MAX_PASSES));
         PassTimer { context: Arc::clone(&self.context), queries, passes: 0 }
     }
+}
+
+/// Writes `bytes`, zero-padded, into mapped staging memory.
+fn fill(staging: &DeviceBuffer, bytes: &[u8], padded: u64) -> GpuResult<()> {
+    let view = staging.raw().get_mapped_range_mut(..padded);
+    let mut view = view.map_err(|error| poll::map_error(error.to_string()))?;
+    view.slice(..bytes.len()).copy_from_slice(bytes);
+    view.slice(bytes.len()..).fill(0);
+    Ok(())
 }
 
 /// Times compute passes by timestamp queries. The times arrive with `download_timed`; a timer that is dropped
