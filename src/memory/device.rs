@@ -14,6 +14,7 @@ use crate::error::{GpuError, GpuResult};
 
 use super::budget::{MemoryScope, Reclaim};
 use super::caps::DeviceCaps;
+use super::exit;
 use super::faults::{Choke, FaultAction, FaultPlan};
 use super::generation::{ContextCore, ErrorScopes};
 use super::poll::{self, Progress};
@@ -79,6 +80,9 @@ impl DeviceContext {
             Some(FaultAction::Lose) => self.core.lose(),
             Some(FaultAction::Fail) => return Err(fault()),
             None => {}
+        }
+        if exit::is_ending() {
+            return Err(GpuError::DeviceLost("the process ends".to_string()));
         }
         self.core.progress.lost_error().map_or(Ok(()), Err)
     }

@@ -16,6 +16,8 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::error::{GpuError, GpuResult};
 
+use super::exit::{self, Inside};
+
 /// Longest wait inside one poll; bounds how late a loss is noticed that nobody reported.
 const POLL_TIMEOUT: Duration = Duration::from_secs(2);
 /// Pause when a mapping is not ready although all submissions are; doubles up to the longer one.
@@ -188,6 +190,10 @@ impl Progress {
     fn next_work(&self) -> Option<Work> {
         let mut state = self.state.lock();
         loop {
+            if exit::is_ending() {
+                drop(state);
+                Inside::rest();
+            }
             if state.loss.is_some() {
                 return None;
             }
@@ -200,7 +206,7 @@ impl Progress {
             if !state.maps.is_empty() {
                 return Some(Work::Maps(state.maps.len(), state.next_map));
             }
-            self.wake.wait(&mut state);
+            Inside::outside(|| self.wake.wait(&mut state));
         }
     }
 
@@ -282,10 +288,12 @@ pub(crate) fn spawn(
     progress: Arc<Progress>,
 ) -> std::io::Result<std::thread::JoinHandle<()>> {
     std::thread::Builder::new().name("gpu-poll".to_string()).spawn(move || {
+        let inside = Inside::enter();
         run(&device, &progress);
         // Ends what wgpu still holds for callbacks.
         poll_now(&device, &progress);
-        drop(queue);
+        drop((queue, device));
+        drop(inside);
     })
 }
 
