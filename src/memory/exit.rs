@@ -1,9 +1,8 @@
 //! The end of the process.
 //!
-//! Drivers free what is theirs in exit handlers, without waiting for threads that are inside them. A device that was closed just
-//! before is still being destroyed by its poll thread then, and the process would crash after its last line. So a handler of
-//! our own, which runs before those that were registered earlier, waits until no poll thread is inside a driver and lets none
-//! in again.
+//! Drivers may free what is theirs in exit handlers, without waiting for threads that are inside them: a device that was
+//! closed just before is still being destroyed by its poll thread then. So a handler of our own, which runs before those that
+//! were registered earlier, waits until no poll thread is inside a driver and lets none in again.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +11,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 /// Longest wait of the handler: a hanging driver must not keep the process.
-const PATIENCE: Duration = Duration::from_secs(3);
+const PATIENCE: Duration = Duration::from_secs(1);
 
 static PROCESS: Exit = Exit::new();
 

@@ -1,5 +1,7 @@
 //! wgpu's side of finding and opening adapters.
 
+use std::sync::OnceLock;
+
 use crate::error::{GpuError, GpuResult};
 
 use super::caps::{AdapterKind, DeviceCaps, Numerics};
@@ -17,8 +19,14 @@ pub(crate) fn enumerate() -> Vec<wgpu::Adapter> {
     descriptor.backends = BACKENDS;
     // WGPU_VALIDATION=1 and the like still work.
     descriptor.flags = wgpu::InstanceFlags::empty().with_env();
-    pollster::block_on(wgpu::Instance::new(descriptor).enumerate_adapters(BACKENDS))
+    let instance = wgpu::Instance::new(descriptor);
+    KEPT.get_or_init(|| instance.clone());
+    pollster::block_on(instance.enumerate_adapters(BACKENDS))
 }
+
+/// The first instance, for as long as the process lives. With the last one the loader would unload the drivers, and NVIDIA's
+/// leaves destructors of thread-local data behind that crash every thread which ends after that.
+static KEPT: OnceLock<wgpu::Instance> = OnceLock::new();
 
 /// Sort key: the kind, then the backend that offers most (one GPU may appear under two).
 pub(crate) fn preference(adapter: &wgpu::Adapter) -> (AdapterKind, u8) {

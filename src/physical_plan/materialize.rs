@@ -137,6 +137,8 @@ async fn drive(
                 let joined: std::result::Result<Result<Replayed>, JoinError> = done;
                 let done = joined.map_err(|error| DataFusionError::ExecutionJoin(Box::new(error)))??;
                 if !output.push(done.rows, &run).await? {
+                    // Nobody asks for what comes after these rows, not even for the input's error.
+                    failed = None;
                     break;
                 }
                 if let Some(error) = done.error {

@@ -317,6 +317,24 @@ async fn rows_before_an_error() -> TestResult {
     Ok(())
 }
 
+/// A LIMIT that is reached before the source breaks: no error, as on the CPU.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_limit_before_the_end_of_a_broken_source() -> TestResult {
+    for limit in [1, 2, 699, 2000] {
+        let sql = format!("SELECT id FROM t WHERE v >= 0 LIMIT {limit}");
+        let (gpu, off) = (Gpu::new(1).await?, cpu(1));
+        gpu.set("batch_rows", "100000").await?;
+        for ctx in [&gpu.ctx, &off] {
+            ctx.register_table("t", crate::sources::failing(1, 4_000)?)?;
+        }
+        assert_eq!(run(&off, &sql).await?.rows.len(), limit);
+        let ran = gpu.run(&sql).await?;
+        assert_eq!(ran.rows.len(), limit);
+        assert!(ran.gpu_batches > 0, "{}", ran.plan);
+    }
+    Ok(())
+}
+
 /// A column of a projection is computed for every row on the CPU, also for rows that an aggregate's FILTER passes over: so
 /// its error is an error here too. In the aggregate's own argument the FILTER guards.
 #[tokio::test(flavor = "multi_thread")]
