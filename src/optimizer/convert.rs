@@ -22,7 +22,7 @@ pub(crate) fn convert(
     config: &ConfigOptions,
     query: &Arc<Query>,
 ) -> Result<Arc<dyn ExecutionPlan>> {
-    let plan = rebuild(tagged, 0, query)?;
+    let plan = rebuild(tagged, 0, query, false)?;
     let plan = SanityCheckPlan::new().optimize(plan, config)?;
     let original = &tagged.nodes[0].plan;
     if plan.schema() != original.schema() {
@@ -31,18 +31,27 @@ pub(crate) fn convert(
     Ok(plan)
 }
 
-fn rebuild(tagged: &Tagged, id: usize, query: &Arc<Query>) -> Result<Arc<dyn ExecutionPlan>> {
+/// The node and what is below it; `below_gpu` if the node above runs on the GPU.
+fn rebuild(
+    tagged: &Tagged,
+    id: usize,
+    query: &Arc<Query>,
+    below_gpu: bool,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    let inputs = |ids: &[usize], below_gpu: bool| {
+        ids.iter().map(|id| rebuild(tagged, *id, query, below_gpu)).collect::<Result<Vec<_>>>()
+    };
     let node = &tagged.nodes[id];
     let Verdict::Gpu(proposal) = &node.verdict else {
-        let children =
-            node.children.iter().map(|child| rebuild(tagged, *child, query)).collect::<Result<Vec<_>>>()?;
+        let children = inputs(&node.children, below_gpu && GpuExec::passes_on(&node.plan))?;
         return replace_children_if_necessary(Arc::clone(&node.plan), children);
     };
-    let children =
-        tagged.inputs(id).iter().map(|input| rebuild(tagged, *input, query)).collect::<Result<Vec<_>>>()?;
+    let children = inputs(tagged.inputs(id), true)?;
     let template = Template::chain(&node.plan, proposal.nodes)?;
-    let plan: Arc<dyn ExecutionPlan> =
-        Arc::new(GpuExec::try_new(Arc::clone(&proposal.op), template, children, Arc::clone(query))?);
+    let plan: Arc<dyn ExecutionPlan> = Arc::new(
+        GpuExec::try_new(Arc::clone(&proposal.op), template, children, Arc::clone(query))?
+            .below_gpu(below_gpu),
+    );
     // Parents were planned on these partitions. Row-local operators keep their input's, and an aggregate without
     // groups has one either way, so that no exchange is ever needed to restore them.
     let (ours, theirs) = (plan.output_partitioning(), node.plan.output_partitioning());

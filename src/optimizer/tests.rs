@@ -9,6 +9,7 @@ use datafusion::catalog::streaming::StreamingTable;
 use datafusion::datasource::MemTable;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::parquet::arrow::ArrowWriter;
+use datafusion::physical_plan::execution_plan::reset_plan_states;
 use datafusion::physical_plan::streaming::PartitionStream;
 use datafusion::physical_plan::{EmptyRecordBatchStream, displayable};
 use datafusion::prelude::{ParquetReadOptions, SessionConfig, SessionContext};
@@ -123,6 +124,22 @@ async fn a_pair_with_its_exchange_becomes_one_node() {
         assert_eq!(covered.len(), 2, "{report}");
         assert!(covered.iter().all(|n| n.gpu_name.as_deref() == Some("GpuAggregateExec")));
         assert_eq!(report.codes("DataSourceExec"), ["UnsupportedOperator"]);
+    }
+}
+
+#[tokio::test]
+async fn rows_stay_on_the_device_only_below_a_gpu_node() {
+    let ctx = session(1);
+    for (sql, output) in [
+        (Q, "device"),
+        ("SELECT a FROM t WHERE b > 3", "host"),
+        ("SELECT a FROM t WHERE b > 3 ORDER BY a", "host"),
+    ] {
+        let plan = place(&ctx, sql, &force()).await.1.plan;
+        // What later rules do with the children of nodes.
+        let shown = text(&reset_plan_states(plan).unwrap());
+        let filter = shown.lines().find(|line| line.contains("GpuFilterExec")).unwrap();
+        assert!(filter.ends_with(&format!("input=host, output={output}")), "{shown}");
     }
 }
 
@@ -386,8 +403,7 @@ async fn hostile_names_change_nothing() {
 async fn nodes_survive_a_rebuild_by_other_rules() {
     let ctx = session(4);
     let (_, outcome) = place(&ctx, Q, &force()).await;
-    let rebuilt =
-        datafusion::physical_plan::execution_plan::reset_plan_states(Arc::clone(&outcome.plan)).unwrap();
+    let rebuilt = reset_plan_states(Arc::clone(&outcome.plan)).unwrap();
     assert_eq!(text(&rebuilt), text(&outcome.plan));
     assert!(text(&rebuilt).contains("GpuAggregateExec"));
 }

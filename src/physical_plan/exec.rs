@@ -38,6 +38,8 @@ pub struct GpuExec {
     properties: Arc<PlanProperties>,
     metrics: ExecutionPlanMetricsSet,
     query: Arc<Query>,
+    /// Whether the node above, which takes the rows, runs on the GPU.
+    below_gpu: bool,
 }
 
 impl GpuExec {
@@ -52,7 +54,13 @@ impl GpuExec {
         query: Arc<Query>,
     ) -> Result<Self> {
         let properties = Arc::clone(template.instantiate(&children)?.properties());
-        Ok(Self { op, template, children, properties, metrics: ExecutionPlanMetricsSet::new(), query })
+        let metrics = ExecutionPlanMetricsSet::new();
+        Ok(Self { op, template, children, properties, metrics, query, below_gpu: false })
+    }
+
+    /// Notes, for EXPLAIN, whether the node above runs on the GPU; without it, the rows go to the host.
+    pub(crate) fn below_gpu(self, below_gpu: bool) -> Self {
+        Self { below_gpu, ..self }
     }
 
     /// The operator.
@@ -92,16 +100,22 @@ impl GpuExec {
         if let Some(exec) = plan.downcast_ref::<GpuExec>() {
             return Some(exec);
         }
-        if plan.is::<CooperativeExec>() || plan.is::<BufferExec>() {
+        if Self::passes_on(plan) {
             let children = plan.children();
             return Self::find(children.first()?);
         }
         None
     }
 
+    /// Whether `plan` only passes batches on, those of the device too.
+    pub(crate) fn passes_on(plan: &Arc<dyn ExecutionPlan>) -> bool {
+        plan.is::<CooperativeExec>() || plan.is::<BufferExec>()
+    }
+
     fn replaced(&self, children: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
         let (op, template) = (Arc::clone(&self.op), self.template.clone());
-        Ok(Arc::new(Self::try_new(op, template, children, Arc::clone(&self.query))?))
+        let node = Self::try_new(op, template, children, Arc::clone(&self.query))?;
+        Ok(Arc::new(node.below_gpu(self.below_gpu)))
     }
 }
 
@@ -110,7 +124,7 @@ impl DisplayAs for GpuExec {
         let device_input =
             self.children.iter().any(|child| GpuExec::find(child).is_some_and(GpuExec::has_device_output));
         let input = if device_input { "device" } else { "host" };
-        let output = if self.has_device_output() { "device" } else { "host" };
+        let output = if self.below_gpu && self.has_device_output() { "device" } else { "host" };
         let mut details = self.op.details();
         details.extend([("input", input.to_owned()), ("output", output.to_owned())]);
         let details: Vec<_> = details.into_iter().map(|(name, value)| format!("{name}={value}")).collect();
@@ -188,7 +202,8 @@ impl ExecutionPlan for GpuExec {
         let root = reset_plan_states(Arc::clone(self.template.root()))?;
         let template = self.template.with_root(root);
         let (op, children) = (Arc::clone(&self.op), self.children.clone());
-        Ok(Arc::new(Self::try_new(op, template, children, Arc::clone(&self.query))?))
+        let node = Self::try_new(op, template, children, Arc::clone(&self.query))?;
+        Ok(Arc::new(node.below_gpu(self.below_gpu)))
     }
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
