@@ -322,7 +322,7 @@ impl ExtensionOptions for GpuOptions {
     fn set(&mut self, key: &str, value: &str) -> Result<()> {
         // entries() carries the prefix so that SHOW finds the options; engines that ship options may add it again.
         let name = key.strip_prefix("gpu.").unwrap_or(key);
-        if name == "batch_rows" && value.trim().parse() == Ok(0usize) {
+        if name == "batch_rows" && !value.trim().parse::<usize>().is_ok_and(|rows| rows > 0) {
             return Err(bad_value(name, value, "expected a whole number, 1 or greater"));
         }
         self.set_text(name, value)

@@ -47,7 +47,9 @@ fn wrong_values_name_the_choices() {
     assert!(error("gpu.exchanges", "x").contains("'collapse', 'keep'"));
     assert!(error("gpu.enabled", "yes").contains("'true' or 'false'"));
     assert!(error("gpu.min_rows", "-3").contains("whole number"));
-    assert!(error("gpu.batch_rows", "0").contains("1 or greater"));
+    for bad in ["0", "-1", "many"] {
+        assert!(error("gpu.batch_rows", bad).contains("1 or greater"), "{bad}");
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use datafusion::catalog::Session;
 use datafusion::common::Result;
 
 use crate::config::{GpuOptions, Placement};
-use crate::memory::{AdapterInfo, AdapterKind, GpuRuntime};
+use crate::memory::{AdapterInfo, AdapterKind, AdapterSelector, GpuRuntime};
 use crate::optimizer::explain::off_the_workers;
 use crate::optimizer::{Reason, unusable};
 use crate::physical_plan::selector;
@@ -52,8 +52,13 @@ impl Source for Devices {
 fn batch(schema: SchemaRef, runtime: &GpuRuntime, options: &GpuOptions) -> Result<RecordBatch> {
     let infos = runtime.adapters();
     let selected = runtime.find(&selector(options)).ok();
-    let why_not: Vec<Option<String>> =
-        infos.iter().map(|info| why_not(runtime, info, selected == Some(info.index), options)).collect();
+    let unmatched = unmatched(runtime, options);
+    let why_not: Vec<Option<String>> = infos
+        .iter()
+        .map(|info| {
+            unmatched.clone().or_else(|| why_not(runtime, info, selected == Some(info.index), options))
+        })
+        .collect();
     let text = |of: fn(&AdapterInfo) -> &str| Arc::new(StringArray::from_iter_values(infos.iter().map(of)));
     let flags =
         |of: fn(&AdapterInfo) -> bool| Arc::new(BooleanArray::from(infos.iter().map(of).collect::<Vec<_>>()));
@@ -77,6 +82,13 @@ fn batch(schema: SchemaRef, runtime: &GpuRuntime, options: &GpuOptions) -> Resul
             Arc::new(StringArray::from_iter(why_not)),
         ],
     )?)
+}
+
+/// Says so where `gpu.adapter` names an adapter that is not there: the session then uses none of those that are.
+fn unmatched(runtime: &GpuRuntime, options: &GpuOptions) -> Option<String> {
+    let any_kind = AdapterSelector { allow_software: true, ..selector(options) };
+    let missing = !options.adapter.trim().is_empty() && runtime.find(&any_kind).is_err();
+    missing.then(|| format!("gpu.adapter = '{}' matches no adapter", options.adapter))
 }
 
 /// Why this session could not use an adapter. The selected one is opened, unless the GPU is switched off; the others only

@@ -184,7 +184,9 @@ fn find(infos: &[AdapterInfo], selector: &AdapterSelector) -> GpuResult<usize> {
         }
     };
     match named {
-        None => Err(GpuError::NoAdapter(format!("none matches '{wanted}'; there are {}", list(infos)))),
+        None => {
+            Err(GpuError::NoAdapter(format!("none matches '{wanted}'; the adapters are {}", list(infos))))
+        }
         Some(info) if !allowed(&info) => Err(GpuError::NoAdapter(format!(
             "'{wanted}' is the software adapter {}; {ALLOW_SOFTWARE}",
             info.name
@@ -193,10 +195,10 @@ fn find(infos: &[AdapterInfo], selector: &AdapterSelector) -> GpuResult<usize> {
     }
 }
 
-/// Adapters in words, e.g. `0: NVIDIA H200 (discrete, vulkan), 1: llvmpipe (software, vulkan)`.
+/// Adapters in words, e.g. `[0] NVIDIA H200 (discrete, vulkan), [1] llvmpipe (software, vulkan)`.
 fn list(infos: &[AdapterInfo]) -> String {
     let line = |info: &AdapterInfo| {
-        format!("{}: {} ({}, {})", info.index, info.name, info.kind.name(), info.backend)
+        format!("[{}] {} ({}, {})", info.index, info.name, info.kind.name(), info.backend)
     };
     infos.iter().map(line).collect::<Vec<_>>().join(", ")
 }
@@ -395,7 +397,7 @@ mod tests {
         assert!(refused.contains("software adapter llvmpipe; gpu.allow_software_adapter"), "{refused}");
         let missing = pick(&infos, "Arc", true).unwrap_err();
         assert!(
-            missing.contains("none matches 'Arc'; there are 0: Radeon Old (discrete, vulkan), 1: "),
+            missing.contains("none matches 'Arc'; the adapters are [0] Radeon Old (discrete, vulkan), [1] "),
             "{missing}"
         );
         assert!(pick(&infos, "7", true).unwrap_err().contains("none matches '7'"));

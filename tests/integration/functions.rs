@@ -203,6 +203,9 @@ async fn devices_and_the_selected_one() -> TestResult {
     // No filter or aggregate, which the wrong name would fail.
     let selected = ordered(&gpu.ctx, "SELECT selected FROM gpu_devices()").await?;
     assert!(!selected.is_empty() && selected.iter().all(|row| row == "false"), "{selected:?}");
+    for row in ordered(&gpu.ctx, "SELECT usable, why_not FROM gpu_devices()").await? {
+        assert_eq!(row, "false|gpu.adapter = 'no such adapter' matches no adapter");
+    }
 
     gpu.set("adapter", "''").await?;
     gpu.set("allow_software_adapter", "false").await?;
