@@ -180,28 +180,36 @@ fn refused(dir: &Path, args: &[&str]) -> TestResult<(Option<i32>, String)> {
 fn wrong_flags_are_refused_in_a_line() -> TestResult {
     let dir = tempfile::tempdir()?;
     let cases: [(&[&str], &str); 5] = [
-        (&["tpch", "--scale", "0.001", "--queries", "23"], "there is no query 23 in tpch: it has 1 to 22"),
+        (
+            &["tpch", "--scale", "0.001", "--data", "own"],
+            "own/tpch-sf0.001/nation/mine.parquet' was not made by tpch-data; choose another --data",
+        ),
         (
             &["joins", "--rows", "100", "--json", "no/such/report.json"],
             "cannot write 'no/such/report.json': ",
         ),
-        (&["joins", "--rows", "100", "--plot", "."], "cannot write '.': "),
+        (&["joins", "--rows", "100", "--plot", "no/such/plot.svg"], "cannot write 'no/such/plot.svg': "),
         (&["groupby", "--rows", "100", "--adapter", "no such adapter"], "no such adapter"),
         (&["groupby", "--rows", "100", "--data", "file"], "file/groupby-100"),
     ];
     std::fs::write(dir.path().join("file"), "")?;
+    std::fs::create_dir_all(dir.path().join("own/tpch-sf0.001/nation"))?;
+    std::fs::write(dir.path().join("own/tpch-sf0.001/nation/mine.parquet"), "")?;
     for (args, expected) in cases {
         let (code, text) = refused(dir.path(), args)?;
         assert_eq!(code, Some(1), "{text}");
         assert!(text.starts_with("Error: ") && text.contains(expected), "{text}");
         assert_eq!(text.lines().count(), 1, "{text}");
     }
-    let usage: [(&[&str], &str); 7] = [
+    let usage: [(&[&str], &str); 10] = [
         (&[], "Usage: datafusion-wgpu bench"),
         (&["tpch", "--scale", "0"], "expected a number from 0.001 to 1000"),
         (&["tpch", "--queries", "5-2"], "expected numbers and ranges such as 1,6 or 1-5"),
         (&["joins", "--rows", "1"], "expected a whole number from 100 to 1e9"),
         (&["joins", "--rows", "5e9"], "expected a whole number from 100 to 1e9"),
+        (&["tpch", "--queries", "23"], "there is no query 23 in tpch: it has 1 to 22"),
+        (&["tpch", "--queries", "0"], "there is no query 0 in tpch: it has 1 to 22"),
+        (&["tpch", "--plot", "plot.png"], "expected a file whose name ends with .svg"),
         (&["tpch", "--runs", "0"], "0 is not in 1..=1000"),
         (&["tpch", "--peak", "0"], "expected a number above 0"),
     ];

@@ -16,17 +16,17 @@ mod suite;
 mod table;
 mod tpch;
 
-use std::fs::{self, OpenOptions};
-use std::path::Path;
+use std::fs;
+use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Subcommand;
-use datafusion::error::{DataFusionError, Result};
+use datafusion::error::Result;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::error::problem;
-use crate::output::print;
+use crate::output::{print, unwritable, writable};
 use flags::{Common, RowsArgs, TpchArgs};
 use report::Report;
 use suite::Suite;
@@ -72,14 +72,17 @@ impl SuiteArgs {
 }
 
 /// Makes the suite's data unless it is there, runs the queries, and prints what came out; exit code 1 when an answer of
-/// the GPU differs from the CPU's or a query fails.
+/// the GPU differs from the CPU's or a query fails, 2 for queries that don't exist.
 ///
 /// # Errors
-/// Queries that don't exist, data or reports that can't be written, an adapter that was asked for and can't be used.
+/// Data or reports that can't be written, an adapter that was asked for and can't be used.
 pub async fn run(args: Args) -> Result<ExitCode> {
     let common = args.suite.common().clone();
     let mut suite = args.suite.suite();
-    suite.keep(&common.queries)?;
+    if let Err(wrong) = suite.keep(&common.queries) {
+        drop(writeln!(io::stderr(), "error: {wrong}; see --help"));
+        return Ok(ExitCode::from(2));
+    }
     for path in [&common.json, &common.plot].into_iter().flatten() {
         writable(path)?;
     }
@@ -104,21 +107,16 @@ fn exit_code(report: &Report) -> ExitCode {
     if report.is_sound() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Says that a report can't be written before the work, not after it.
-fn writable(path: &Path) -> Result<()> {
-    OpenOptions::new().create(true).append(true).open(path).map(|_| ()).map_err(|e| unwritable(path, &e))
-}
-
-fn unwritable(path: &Path, error: &dyn std::fmt::Display) -> DataFusionError {
-    problem(format!("cannot write '{}': {error}", path.display()))
-}
-
 async fn make_data(suite: Suite) -> Result<Suite> {
     let progress = bar("{bar:40} {percent:>3} %  {msg} {human_pos} of about {human_len} rows, {eta} left");
     progress.set_message("writing data:");
     let made = tokio::task::spawn_blocking({
         let progress = progress.clone();
-        move || suite.make_data(&progress).map(|()| suite)
+        move || {
+            suite.make_data(&progress)?;
+            files::check_all(&suite.folder, &suite.tables)?;
+            Ok(suite)
+        }
     });
     let made = made.await.map_err(|e| problem(format!("writing the data failed: {e}")))?;
     progress.finish_and_clear();

@@ -42,7 +42,7 @@ pub enum Fallback {
 // Groups are named after their type by default, and each module here has an `Args`.
 #[group(id = "gpu_flags")]
 pub struct Args {
-    /// Where supported operators run; without it, as the environment and SET gpu.placement say
+    /// Where supported operators run [default: as DATAFUSION_GPU_PLACEMENT says, else auto]
     #[arg(long, value_name = "WHERE", value_enum, ignore_case = true)]
     pub gpu: Option<Gpu>,
     /// The adapter: its number or a part of its name, as `datafusion-wgpu devices` lists them

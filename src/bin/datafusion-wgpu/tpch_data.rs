@@ -17,10 +17,12 @@ use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressStyle};
 
 use crate::error::problem;
 use crate::signals;
+pub use layout::Remedy;
 use layout::{Codec, Folder, Layout, Request, TableLayout};
 pub use tables::Table;
 
 const ROW_GROUP_ROWS: u32 = 262_144;
+const REMEDY: Remedy = Remedy { choose: "choose another --out", replace: "replace it by --overwrite" };
 
 /// Flags of `tpch-data`.
 #[derive(Debug, Clone, clap::Args)]
@@ -138,7 +140,7 @@ fn progress_bar() -> ProgressBar {
 fn work(args: &Args, stop: &AtomicBool, progress: &ProgressBar) -> Result<bool> {
     let start = Instant::now();
     progress.enable_steady_tick(Duration::from_millis(200));
-    let Some((folder, kept)) = make(args, stop, progress)? else { return Ok(false) };
+    let Some((folder, kept)) = make(args, stop, progress, REMEDY)? else { return Ok(false) };
     progress.finish_and_clear();
     report(&args.out, &folder.tables, kept, start.elapsed())?;
     Ok(true)
@@ -149,10 +151,15 @@ fn work(args: &Args, stop: &AtomicBool, progress: &ProgressBar) -> Result<bool> 
 ///
 /// # Errors
 /// A folder that holds something else, and files that can't be written.
-pub fn make(args: &Args, stop: &AtomicBool, progress: &ProgressBar) -> Result<Option<(Folder, usize)>> {
+pub fn make(
+    args: &Args,
+    stop: &AtomicBool,
+    progress: &ProgressBar,
+    remedy: Remedy,
+) -> Result<Option<(Folder, usize)>> {
     let wanted: Vec<(Table, Layout)> =
         args.tables().into_iter().map(|table| (table, args.layout(table))).collect();
-    let folder = layout::prepare(&args.out, wanted, args.overwrite)?;
+    let folder = layout::prepare(&args.out, wanted, args.overwrite, remedy)?;
     let missing = folder.missing();
     progress.set_length(missing.iter().map(|file| file.expected_rows()).sum());
     let kept = folder.files() - missing.len();

@@ -9,17 +9,19 @@ use std::thread;
 
 use datafusion::arrow::array::{ArrayRef, RecordBatch};
 use datafusion::arrow::datatypes::SchemaRef;
-use datafusion::error::{DataFusionError, Result};
+use datafusion::error::Result;
 use datafusion::parquet::arrow::ArrowWriter;
 use datafusion::parquet::basic::Compression;
 use datafusion::parquet::errors::ParquetError;
 use datafusion::parquet::file::properties::WriterProperties;
+use datafusion::parquet::file::reader::SerializedFileReader;
 use indicatif::ProgressBar;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
 use crate::error::problem;
+use crate::output::unwritable;
 
 /// Gives the same numbers on every machine and in every version.
 pub type Random = ChaCha8Rng;
@@ -158,8 +160,24 @@ impl FileJob<'_> {
     }
 }
 
-fn unwritable(path: &Path, error: &dyn std::fmt::Display) -> DataFusionError {
-    problem(format!("cannot write '{}': {error}", path.display()))
+/// Reads the footers of the Parquet files in the tables' folders, since readers do not say which file is broken.
+///
+/// # Errors
+/// Files that are not readable, or no Parquet.
+pub fn check_all(folder: &Path, tables: &[&str]) -> Result<()> {
+    for folder in tables.iter().map(|table| folder.join(table)) {
+        let unreadable = |path: &Path, e: &dyn std::fmt::Display| {
+            problem(format!("cannot read '{}': {e}; remove it, and it is made again", path.display()))
+        };
+        for entry in fs::read_dir(&folder).map_err(|e| unreadable(&folder, &e))? {
+            let path = entry.map_err(|e| unreadable(&folder, &e))?.path();
+            if path.extension().is_some_and(|extension| extension == "parquet") {
+                let file = File::open(&path).map_err(|e| unreadable(&path, &e))?;
+                SerializedFileReader::new(file).map_err(|e| unreadable(&path, &e))?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Rows of a range.
@@ -208,6 +226,11 @@ mod tests {
         assert_eq!(fs::metadata(&paths[0]).unwrap().modified().unwrap(), made);
         assert_eq!(fs::read(&paths[2]).unwrap(), before[2]);
         assert_eq!(fs::read_dir(dir.path().join("t")).unwrap().count(), 4, "nothing unfinished is left");
+
+        check_all(dir.path(), &["t"]).unwrap();
+        fs::write(&paths[1], "PAR1 no more").unwrap();
+        let broken = check_all(dir.path(), &["t"]).unwrap_err().to_string();
+        assert!(broken.contains("t/part-2.parquet': ") && broken.contains("remove it"), "{broken}");
 
         let other = prepare(dir.path(), &[table(300_000)], &bar).unwrap_err().to_string();
         assert!(other.contains("of another version; remove it"), "{other}");

@@ -42,9 +42,9 @@ pub struct Common {
     /// Measured runs of a query; one more comes before them
     #[arg(long, value_name = "NUMBER", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub runs: u32,
-    /// Where the rows come from
+    /// Where the rows come from, one or both
     #[arg(
-        long, value_name = "SOURCES", value_enum, ignore_case = true, value_delimiter = ',',
+        long, value_name = "SOURCES", value_enum, ignore_case = true, value_delimiter = ',', num_args = 1..,
         default_values_t = [Source::Parquet, Source::Memory]
     )]
     pub sources: Vec<Source>,
@@ -60,8 +60,8 @@ pub struct Common {
     /// Write everything that was measured to FILE
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Draw the ratios of the times into FILE
-    #[arg(long, value_name = "FILE.svg")]
+    /// Draw the ratios of the times into FILE, as SVG
+    #[arg(long, value_name = "FILE.svg", value_parser = svg)]
     pub plot: Option<PathBuf>,
     #[command(flatten)]
     pub gpu: gpu::Args,
@@ -121,6 +121,14 @@ fn rows(text: &str) -> std::result::Result<u64, String> {
     match text.parse::<f64>() {
         Ok(rows) if (100.0..=MOST_ROWS).contains(&rows) && rows.fract() == 0.0 => Ok(rows as u64),
         _ => Err(format!("expected a whole number from 100 to {MOST_ROWS:e}")),
+    }
+}
+
+fn svg(text: &str) -> std::result::Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    match path.extension() {
+        Some(extension) if extension.eq_ignore_ascii_case("svg") => Ok(path),
+        _ => Err("the drawing is SVG: expected a file whose name ends with .svg".to_owned()),
     }
 }
 

@@ -51,7 +51,8 @@ impl Sessions {
     pub async fn load(&mut self, names: &BTreeSet<String>) -> Result<()> {
         let ctx = self.cpu(Source::Parquet)?;
         for (name, table) in self.parquet.iter().filter(|(name, _)| names.contains(name)) {
-            let partitions = ctx.table(name.as_str()).await?.collect_partitioned().await?;
+            let rows = ctx.table(name.as_str()).await?.collect_partitioned().await;
+            let partitions = rows.map_err(|e| e.context(format!("reading table {name}")))?;
             let table: Arc<dyn TableProvider> = Arc::new(MemTable::try_new(table.schema(), partitions)?);
             self.memory.push((name.clone(), table));
         }

@@ -6,8 +6,6 @@ use std::path::PathBuf;
 use datafusion::error::Result;
 use indicatif::ProgressBar;
 
-use crate::error::problem;
-
 /// How large a suite's data is.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Size {
@@ -55,11 +53,11 @@ impl Suite {
     ///
     /// # Errors
     /// A number without a query.
-    pub fn keep(&mut self, numbers: &[RangeInclusive<usize>]) -> Result<()> {
+    pub fn keep(&mut self, numbers: &[RangeInclusive<usize>]) -> std::result::Result<(), String> {
         let last = self.queries.len();
         if let Some(range) = numbers.iter().find(|range| *range.start() == 0 || *range.end() > last) {
             let number = if *range.end() > last { range.end() } else { range.start() };
-            return Err(problem(format!("there is no query {number} in {}: it has 1 to {last}", self.name)));
+            return Err(format!("there is no query {number} in {}: it has 1 to {last}", self.name));
         }
         if !numbers.is_empty() {
             self.queries.retain(|query| numbers.iter().any(|range| range.contains(&query.number)));
@@ -111,7 +109,7 @@ mod tests {
         kept.keep(&[3..=3, 1..=1]).unwrap();
         assert_eq!(kept.queries.iter().map(|query| query.number).collect::<Vec<_>>(), [1, 3]);
         for (range, number) in [(4..=4, "4"), (2..=9, "9"), (0..=2, "0")] {
-            let error = suite().keep(&[range]).unwrap_err().to_string();
+            let error = suite().keep(&[range]).unwrap_err();
             assert!(error.contains(&format!("no query {number} in some: it has 1 to 3")), "{error}");
         }
     }

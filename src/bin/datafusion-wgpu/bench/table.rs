@@ -31,7 +31,12 @@ pub fn text(report: &Report) -> String {
             lines.push(line(query, source.name(), measured));
         }
     }
-    let mut text = format!("{} at {}, median of {} runs\n\n", report.suite, report.size(), report.runs);
+    let mut text = format!(
+        "{} at {}, median of {}\n\n",
+        report.suite,
+        report.size(),
+        counted(report.runs, "run", "runs")
+    );
     text += &aligned(&lines);
     text.push('\n');
     for source in [Source::Parquet, Source::Memory].map(Source::name) {
@@ -108,7 +113,8 @@ fn aligned(lines: &[[String; 14]]) -> String {
 
 fn total_line(source: &str, totals: &Totals) -> String {
     let Totals { queries, on_gpu, cpu_s, with_gpu_s, on_gpu_cpu_s, on_gpu_gpu_s, mean_ratio, .. } = totals;
-    let mut text = format!("{source}: {queries} queries, CPU {} ms", milliseconds(*cpu_s));
+    let mut text =
+        format!("{source}: {}, CPU {} ms", counted(*queries, "query", "queries"), milliseconds(*cpu_s));
     if let Some(mean) = mean_ratio {
         let _ = write!(
             text,
@@ -131,6 +137,18 @@ fn total_line(source: &str, totals: &Totals) -> String {
     text
 }
 
+/// Why there is no adapter, when there is none, and how a software adapter is measured all the same.
+fn without_adapter(report: &Report) -> String {
+    let sources = report.queries.iter().flat_map(QueryReport::sources);
+    let mut reasons = sources.flat_map(|(_, source)| &source.reasons);
+    let Some(reason) = reasons.find(|reason| reason.code == "NoAdapter") else { return String::new() };
+    let hint = match reason.sentence.contains("software adapter") {
+        true => "`--gpu force` measures a software adapter",
+        false => "`datafusion-wgpu doctor` says why",
+    };
+    format!("nothing ran on a GPU: {}; {hint}\n", reason.sentence)
+}
+
 /// What the figures need to be understood.
 fn remarks(report: &Report) -> String {
     let mut text = String::new();
@@ -143,6 +161,7 @@ fn remarks(report: &Report) -> String {
             }
         }
     }
+    text += &without_adapter(report);
     let shown = |query: &&QueryReport| {
         query.tier == "rounded" && query.sources().any(|(_, source)| source.status == Some(Status::Equal))
     };
@@ -172,6 +191,12 @@ fn remarks(report: &Report) -> String {
         text += "This is a debug build: its times say nothing about a release build's.\n";
     }
     text
+}
+
+/// A number of things.
+fn counted<N: PartialEq + From<u8> + std::fmt::Display>(number: N, one: &str, many: &str) -> String {
+    let name = if number == N::from(1) { one } else { many };
+    format!("{number} {name}")
 }
 
 /// Three digits that count.
@@ -222,6 +247,19 @@ mod tests {
         let end = "geometric mean of the ratios 2.00; 1 without a batch from the GPU; 1 WRONG";
         assert!(text.contains(end), "{text}");
         assert!(text.lines().all(|line| line == line.trim_end()));
+    }
+
+    #[test]
+    fn one_is_no_plural_and_a_software_adapter_is_hinted_at() {
+        let mut cpu = source(Status::Cpu, 0.5, None);
+        cpu.reasons = vec![ReasonReport {
+            node: "FilterExec".to_owned(),
+            code: "NoAdapter",
+            sentence: "only software adapters exist".to_owned(),
+        }];
+        let text = text(&report(vec![query(1, cpu)]));
+        assert!(text.contains("parquet: 1 query, CPU"), "{text}");
+        assert!(text.contains("nothing ran on a GPU: only software adapters exist; `--gpu force`"), "{text}");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use indicatif::ProgressBar;
 
 use super::flags::TpchArgs;
 use super::suite::{Query, Size, Suite, query};
-use crate::tpch_data::{self, Table};
+use crate::tpch_data::{self, Remedy, Table};
 
 /// The texts. Joins are written in the order in which the specification names the tables, so far as they belong together.
 const QUERIES: [&str; 22] = [
@@ -47,7 +47,9 @@ pub fn suite(args: &TpchArgs) -> Suite {
         tables: Table::value_variants().iter().map(|table| table.name()).collect(),
         queries: queries(scale),
         make: Box::new(move |progress: &ProgressBar| {
-            tpch_data::make(&tpch_data::Args::of(scale, &out), &AtomicBool::new(false), progress).map(|_| ())
+            let remedy = Remedy { choose: "choose another --data", replace: "remove it" };
+            let args = tpch_data::Args::of(scale, &out);
+            tpch_data::make(&args, &AtomicBool::new(false), progress, remedy).map(|_| ())
         }),
     }
 }

@@ -9,13 +9,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
-use datafusion::error::{DataFusionError, Result};
+use datafusion::error::Result;
 use datafusion::parquet::basic::{BrotliLevel, Compression, GzipLevel, ZstdLevel};
 use datafusion::parquet::file::reader::{FileReader, SerializedFileReader};
 use serde::{Deserialize, Serialize};
 
 use super::tables::Table;
 use crate::error::problem;
+use crate::output::unwritable;
 
 /// Rows from which a file more is made, unless the number of files is given.
 const ROWS_OF_A_FILE: u64 = 2_000_000;
@@ -50,6 +51,15 @@ impl From<Codec> for Compression {
             Codec::Brotli => Compression::BROTLI(BrotliLevel::default()),
         }
     }
+}
+
+/// What errors advise, in the flags of the command that makes the data.
+#[derive(Debug, Clone, Copy)]
+pub struct Remedy {
+    /// Another folder.
+    pub choose: &'static str,
+    /// To make the table anew.
+    pub replace: &'static str,
 }
 
 /// What the flags ask for.
@@ -202,24 +212,24 @@ impl Folder {
 /// # Errors
 /// A table that is there already in another layout, unless `overwrite`; files that this program did not make; a folder
 /// that another run is writing to, or that can't be written.
-pub fn prepare(out: &Path, wanted: Vec<(Table, Layout)>, overwrite: bool) -> Result<Folder> {
+pub fn prepare(out: &Path, wanted: Vec<(Table, Layout)>, overwrite: bool, remedy: Remedy) -> Result<Folder> {
     if out.exists() && !out.is_dir() {
-        return Err(problem(format!("'{}' is not a folder; choose another --out", out.display())));
+        return Err(problem(format!("'{}' is not a folder; {}", out.display(), remedy.choose)));
     }
     fs::create_dir_all(out).map_err(|e| unwritable(out, &e))?;
     let lock = lock(out)?;
     let record_path = out.join(RECORD);
-    let mut record = read_record(&record_path)?;
+    let mut record = read_record(&record_path, remedy)?;
     let mut tables = vec![];
     let mut doomed = vec![];
     for (table, layout) in wanted {
         let table = TableLayout { table, layout, folder: out.join(table.name()) };
-        let found = Found::read(&table.folder)?;
+        let found = Found::read(&table.folder, remedy)?;
         let recorded = record.get(table.table.name());
         if overwrite {
             doomed.extend(found.complete);
         } else if !found.complete.is_empty() {
-            table.check(recorded, &found.complete)?;
+            table.check(recorded, &found.complete, remedy)?;
         }
         doomed.extend(found.unfinished);
         tables.push(table);
@@ -237,9 +247,9 @@ pub fn prepare(out: &Path, wanted: Vec<(Table, Layout)>, overwrite: bool) -> Res
 
 impl TableLayout {
     /// Whether files that are there can be kept.
-    fn check(&self, recorded: Option<&Layout>, complete: &[PathBuf]) -> Result<()> {
+    fn check(&self, recorded: Option<&Layout>, complete: &[PathBuf], remedy: Remedy) -> Result<()> {
         let folder = self.folder.display();
-        let remedy = "choose another --out, or replace it by --overwrite";
+        let remedy = format!("{}, or {}", remedy.choose, remedy.replace);
         match recorded {
             Some(recorded) if *recorded == self.layout => {
                 let expected: Vec<_> = self.paths().collect();
@@ -271,7 +281,7 @@ impl Found {
     /// # Errors
     /// Parquet files with names that this program does not give, and folders: they would be read as rows of the table,
     /// and are not ours to remove.
-    fn read(folder: &Path) -> Result<Found> {
+    fn read(folder: &Path, remedy: Remedy) -> Result<Found> {
         let mut found = Found::default();
         let entries = match fs::read_dir(folder) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(found),
@@ -285,8 +295,9 @@ impl Found {
             let ours = number.is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()));
             if path.is_dir() || (!ours && name.ends_with(".parquet")) {
                 return Err(problem(format!(
-                    "'{}' was not made by tpch-data; choose another --out",
-                    path.display()
+                    "'{}' was not made by tpch-data; {}",
+                    path.display(),
+                    remedy.choose
                 )));
             }
             match name.rsplit('.').next() {
@@ -311,12 +322,12 @@ fn lock(out: &Path) -> Result<Option<File>> {
     }
 }
 
-fn read_record(path: &Path) -> Result<BTreeMap<String, Layout>> {
+fn read_record(path: &Path, remedy: Remedy) -> Result<BTreeMap<String, Layout>> {
     match fs::read(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(BTreeMap::new()),
         Err(e) => Err(problem(format!("cannot read '{}': {e}", path.display()))),
         Ok(text) => serde_json::from_slice(&text).map_err(|e| {
-            problem(format!("'{}' is no record of tpch-data: {e}; choose another --out", path.display()))
+            problem(format!("'{}' is no record of tpch-data: {e}; {}", path.display(), remedy.choose))
         }),
     }
 }
@@ -327,11 +338,6 @@ fn write_record(path: &Path, record: &BTreeMap<String, Layout>) -> Result<()> {
     let unfinished = path.with_extension(UNFINISHED);
     fs::write(&unfinished, text).map_err(|e| unwritable(&unfinished, &e))?;
     fs::rename(&unfinished, path).map_err(|e| unwritable(path, &e))
-}
-
-/// The error of a path that can't be written.
-pub fn unwritable(path: &Path, error: &dyn std::fmt::Display) -> DataFusionError {
-    problem(format!("cannot write '{}': {error}", path.display()))
 }
 
 #[cfg(test)]

@@ -19,8 +19,9 @@ use datafusion::parquet::file::writer::SerializedFileWriter;
 use indicatif::ProgressBar;
 use parking_lot::Mutex;
 
-use super::layout::{FileLayout, UNFINISHED, unwritable};
+use super::layout::{FileLayout, UNFINISHED};
 use crate::error::problem;
+use crate::output::unwritable;
 
 /// Makes the files; false if `stop` ended it before all were complete. Unfinished files are removed either way.
 ///
