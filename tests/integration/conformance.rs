@@ -278,3 +278,94 @@ fn the_subset_is_listed_without_data() -> TestResult {
     assert!(String::from_utf8_lossy(&whole.stderr).contains("DATAFUSION_TESTING_DATA"));
     Ok(())
 }
+
+fn program() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_datafusion-wgpu"));
+    command.arg("conformance").env_remove("DATAFUSION_TESTING_DATA");
+    command
+}
+
+#[test]
+fn a_folder_of_test_files_needs_no_repository() -> TestResult {
+    let suite = Suite::new(&[("good.slt", GOOD), ("cte.slt", GOOD)])?;
+    let run = |arguments: &[&str]| program().args(arguments).current_dir(suite.dir.path()).output();
+    let listed = run(&["--test-files", "test_files", "--list"])?;
+    assert_eq!(listed.status.code(), Some(0), "{}", String::from_utf8_lossy(&listed.stderr));
+    assert_eq!(String::from_utf8_lossy(&listed.stdout), "cte.slt\ngood.slt\n");
+    let ran = run(&["--test-files", "test_files", "--files", "good"])?;
+    assert_eq!(ran.status.code(), Some(0), "{}", String::from_utf8_lossy(&ran.stderr));
+    let other = run(&["--list"])?;
+    assert_eq!(other.status.code(), Some(1));
+    let text = String::from_utf8_lossy(&other.stderr);
+    assert!(text.starts_with("Error: not in a clone of the datafusion-wgpu repository"), "{text}");
+    Ok(())
+}
+
+#[test]
+fn what_cannot_run_is_refused_at_once() -> TestResult {
+    let suite = Suite::new(&[("good.slt", GOOD)])?;
+    fs::create_dir(suite.dir.path().join("test_files/tpch"))?;
+    fs::write(suite.dir.path().join("test_files/tpch/q1.slt"), GOOD)?;
+    let cases: [(&[&str], i32, &str); 8] = [
+        (&["--files", "good", "--adapter", "no such adapter"], 1, "none matches 'no such adapter'"),
+        (&["--files", "good", "--pass", "adapter=nosuch"], 1, "none matches 'nosuch'"),
+        (&["--files", "unary_minus,good"], 1, "'unary_minus' matches no test file"),
+        (&["--files", "tpch/"], 1, "'tpch/' matches only TPC-H files, which need --tpch"),
+        (&["--files", "good", "--json", "no/such/report.json"], 1, "cannot write 'no/such/report.json': "),
+        (&["--jobs", "0"], 2, "0 is not in 1..=1024"),
+        (&["--batch-rows", "0"], 2, "0 is not in 1.."),
+        (&["--timeout", "0"], 2, "0 is not in 1..=86400"),
+    ];
+    for (arguments, code, expected) in cases {
+        let mut command = program();
+        command.args(["--test-files", "test_files"]).args(arguments).current_dir(suite.dir.path());
+        let output = command.output()?;
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {text}");
+        assert!(text.contains(expected), "{arguments:?}: {text}");
+        assert_eq!(text.lines().count(), 1, "{arguments:?}: {text}");
+    }
+    Ok(())
+}
+
+/// A signal to the waiting process alone ends the other one and removes the scratch folder; so does its sudden end.
+#[cfg(unix)]
+#[test]
+fn signals_leave_nothing_behind() -> TestResult {
+    use std::process::Stdio;
+    use std::time::{Duration, Instant};
+
+    let endless = "statement ok\nSELECT sum(a.value % 7 + b.value) FROM generate_series(1, 1000000) a, generate_series(1, 1000000) b\n";
+    let suite = Suite::new(&[("endless.slt", endless)])?;
+    for (signal, code) in [("-INT", Some(130)), ("-TERM", Some(143)), ("-KILL", None)] {
+        let temporary = suite.dir.path().join(format!("tmp{signal}"));
+        fs::create_dir(&temporary)?;
+        let scratch = || -> TestResult<Option<std::path::PathBuf>> {
+            Ok(fs::read_dir(&temporary)?.next().transpose()?.map(|entry| entry.path()))
+        };
+        let mut command = program();
+        command.args(["--files", "endless", "--test-files"]).arg(suite.dir.path().join("test_files"));
+        command.env("TMPDIR", &temporary).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn()?;
+        let stderr = child.stderr.take().ok_or("no stderr")?;
+        let start = Instant::now();
+        let begun = || -> TestResult<bool> {
+            let Some(folder) = scratch()? else { return Ok(false) };
+            Ok(fs::read_to_string(folder.join("results.jsonl")).is_ok_and(|text| text.contains("Begun")))
+        };
+        while !begun()? {
+            assert!(
+                start.elapsed() < Duration::from_secs(60) && child.try_wait()?.is_none(),
+                "it never began"
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Command::new("kill").args([signal, &child.id().to_string()]).status()?;
+        assert_eq!(child.wait()?.code(), code, "{signal}");
+        // The other process holds it open too: this waits for both.
+        std::io::read_to_string(stderr)?;
+        let left = scratch()?;
+        assert!(left.is_none(), "{signal}: {left:?}");
+    }
+    Ok(())
+}

@@ -22,6 +22,8 @@ const SUITE: &str = "datafusion-sqllogictest";
 const DATA_VARIABLE: &str = "DATAFUSION_TESTING_DATA";
 /// Scale of the TPC-H answers in the suite.
 const TPCH_SCALE: f64 = 0.1;
+/// Begins the names of scratch folders.
+pub const SCRATCH: &str = "conformance-";
 /// Folders of a checkout that the files read from.
 const DATA_FOLDERS: [&str; 5] = [
     "testing/data",
@@ -36,8 +38,8 @@ const DATA_FOLDERS: [&str; 5] = [
 pub struct Sources {
     /// Version of the suite; `None` for a folder that was given.
     pub version: Option<String>,
-    /// The list of known failures.
-    pub skips: PathBuf,
+    /// The list of known failures; `None` where there is none.
+    pub skips: Option<PathBuf>,
     test_files: PathBuf,
     data: Option<PathBuf>,
     subset: PathBuf,
@@ -68,10 +70,11 @@ impl Sources {
                  --testing-data or {DATA_VARIABLE}; --subset needs none"
             )));
         }
-        if let (Some(test_files), Some(skips), false) = (&args.test_files, &args.skips, args.subset) {
+        // Whose files these are the repository's list does not know, and the subset is named in the repository.
+        if let (Some(test_files), false) = (&args.test_files, args.subset) {
             return Ok(Self {
                 version: None,
-                skips: skips.clone(),
+                skips: args.skips.clone(),
                 test_files: test_files.clone(),
                 data,
                 subset: PathBuf::new(),
@@ -81,7 +84,11 @@ impl Sources {
             .features(CargoOpt::AllFeatures)
             .other_options(["--locked".to_owned(), "--filter-platform".to_owned(), host()?])
             .exec()
-            .map_err(|error| problem(format!("in this repository, {error}")))?;
+            .map_err(|error| {
+                problem(format!(
+                    "not in a clone of the datafusion-wgpu repository, and no --test-files given: {error}"
+                ))
+            })?;
         let repository = metadata.workspace_root.as_std_path();
         let (version, test_files) = match &args.test_files {
             Some(folder) => (None, folder.clone()),
@@ -98,7 +105,7 @@ impl Sources {
         };
         Ok(Self {
             version,
-            skips: args.skips.clone().unwrap_or_else(|| repository.join(SKIPS)),
+            skips: Some(args.skips.clone().unwrap_or_else(|| repository.join(SKIPS))),
             test_files,
             data,
             subset: repository.join(SUBSET),
@@ -108,7 +115,7 @@ impl Sources {
     /// The chosen test files, as paths below `test_files`.
     ///
     /// # Errors
-    /// Those of reading folders, and a file of the subset that is not there.
+    /// Those of reading folders, a file of the subset that is not there, and a part of `--files` that matches nothing.
     pub fn files(&self, args: &Args) -> Result<Vec<String>> {
         let mut files = vec![];
         for path in read_dir_recursive(&self.test_files)? {
@@ -128,9 +135,21 @@ impl Sources {
             }
             files = subset;
         }
+        let runs = |file: &str| args.tpch || !is_tpch(file);
+        for part in &args.files {
+            let mut found = files.iter().filter(|file| file.contains(part.as_str())).peekable();
+            if found.peek().is_none() {
+                return Err(problem(format!("--files: '{part}' matches no test file; --list names them")));
+            }
+            if !found.any(|file| runs(file)) {
+                return Err(problem(format!(
+                    "--files: '{part}' matches only TPC-H files, which need --tpch"
+                )));
+            }
+        }
         let wanted =
             |file: &String| args.files.is_empty() || args.files.iter().any(|part| file.contains(part));
-        files.retain(|file| wanted(file) && (args.tpch || !is_tpch(file)));
+        files.retain(|file| wanted(file) && runs(file));
         Ok(files)
     }
 }
@@ -166,7 +185,7 @@ impl Scratch {
     /// # Errors
     /// Those of reading and writing files.
     pub fn create(sources: &Sources, tpch: bool) -> Result<Self> {
-        let folder = tempfile::Builder::new().prefix("conformance-").tempdir()?;
+        let folder = tempfile::Builder::new().prefix(SCRATCH).tempdir()?;
         // Plans show the physical path.
         let root = folder.path().canonicalize()?;
         let scratch = Self { root, _folder: folder };

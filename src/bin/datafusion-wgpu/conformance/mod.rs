@@ -18,13 +18,18 @@ mod worker;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use datafusion::error::{DataFusionError, Result};
-use datafusion_wgpu::{Exchanges, MemoryLimit};
+use datafusion_wgpu::memory::AdapterSelector;
+use datafusion_wgpu::{Exchanges, MemoryLimit, shared_runtime};
 
 use crate::error::problem;
+use crate::output::{unwritable, writable};
+use crate::signals;
 
-use folder::Sources;
+use folder::{Scratch, Sources};
 use report::{PassResult, Report};
 use skips::Skips;
 use worker::{Job, Settings};
@@ -34,8 +39,13 @@ const SUBSET: &str = "tests/conformance/subset.txt";
 /// Every statement that is known to fail, with its reason.
 const SKIPS: &str = "tests/conformance/skips.txt";
 
+const ABOUT: &str = "\
+It runs in a clone of the repository, whose dependencies hold the test files; with --test-files it runs anywhere, and \
+nothing is known to fail unless --skips says so.";
+
 /// Flags of the conformance runner.
 #[derive(Debug, Clone, clap::Args)]
+#[command(after_help = ABOUT)]
 pub struct Args {
     /// Folder with the .slt files [default: that of the datafusion-sqllogictest in this repository's dependencies]
     #[arg(long, value_name = "DIR")]
@@ -56,11 +66,11 @@ pub struct Args {
     #[arg(long)]
     list: bool,
     /// Files that run at the same time [default: the number of cores]
-    #[arg(long, value_name = "N")]
-    jobs: Option<usize>,
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    jobs: Option<u32>,
     /// Rows of an upload, so that small inputs become several
-    #[arg(long, value_name = "N", default_value_t = 64)]
-    batch_rows: usize,
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
+    batch_rows: u32,
     /// Whether exchanges within GPU islands are collapsed or kept
     #[arg(long, value_name = "collapse|keep", default_value_t = Exchanges::Collapse)]
     exchanges: Exchanges,
@@ -74,12 +84,12 @@ pub struct Args {
     #[arg(long, value_name = "ADAPTER", default_value = "")]
     adapter: String,
     /// Seconds that one statement may take
-    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     timeout: u64,
     /// Leave the GPU away: what fails then fails in this environment anyway
     #[arg(long)]
     without_gpu: bool,
-    /// List of statements that are known to fail [default: tests/conformance/skips.txt]
+    /// List of statements that are known to fail [default: tests/conformance/skips.txt; none with --test-files]
     #[arg(long, value_name = "FILE")]
     skips: Option<PathBuf>,
     /// Write everything to FILE, as JSON
@@ -105,7 +115,7 @@ pub async fn run(args: Args) -> Result<ExitCode> {
     let sources = Sources::find(&args)?;
     let files = sources.files(&args)?;
     if files.is_empty() {
-        return Err(problem("no test file matches"));
+        return Err(problem("there is no test file"));
     }
     if args.list {
         for file in &files {
@@ -114,24 +124,42 @@ pub async fn run(args: Args) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let passes = passes(&args)?;
-    let skips = Skips::read(&sources.skips)?;
-    let folder = folder::Scratch::create(&sources, files.iter().any(|file| folder::is_tpch(file)))?;
-    let results = tokio::task::spawn_blocking(move || {
+    let skips = sources.skips.as_deref().map_or(Ok(Skips::default()), Skips::read)?;
+    for path in [&args.json, &args.report].into_iter().flatten() {
+        writable(path)?;
+    }
+    // Before the folder is made, so that a signal never finds one and nobody who removes it.
+    let mut interruption = std::pin::pin!(signals::interruption()?);
+    let stop = Arc::new(AtomicBool::new(false));
+    let version = sources.version.clone();
+    let stopped = Arc::clone(&stop);
+    let mut results = tokio::task::spawn_blocking(move || {
+        check_adapter(&passes)?;
+        let folder = Scratch::create(&sources, files.iter().any(|file| folder::is_tpch(file)))?;
         let mut results = vec![];
         for settings in passes {
             let options = describe(&settings);
             let job = Job { files: files.clone(), root: folder.root().to_path_buf(), settings };
-            results.push(PassResult { options, results: worker::run_in_process(&job, &folder)? });
+            results.push(PassResult { options, results: worker::run_in_process(&job, &folder, &stopped)? });
         }
         Ok::<_, DataFusionError>(results)
     });
-    let results = results.await.map_err(|error| problem(format!("the runner stopped: {error}")))??;
-    let report = Report::new(results, &skips, sources.version.clone());
+    let results = tokio::select! {
+        results = &mut results => results,
+        code = &mut interruption => {
+            stop.store(true, Ordering::Relaxed);
+            // It ends the other process and removes the folder; what came out is of no use any more.
+            drop(results.await);
+            return Ok(ExitCode::from(code));
+        }
+    };
+    let results = results.map_err(|error| problem(format!("the runner stopped: {error}")))??;
+    let report = Report::new(results, &skips, version);
     if let Some(path) = &args.json {
-        std::fs::write(path, report.json()?)?;
+        std::fs::write(path, report.json()?).map_err(|e| unwritable(path, &e))?;
     }
     if let Some(path) = &args.report {
-        std::fs::write(path, report.markdown())?;
+        std::fs::write(path, report.markdown()).map_err(|e| unwritable(path, &e))?;
     }
     print!("{}", report.summary());
     Ok(if report.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -160,19 +188,34 @@ fn passes(args: &Args) -> Result<Vec<Settings>> {
     Ok(passes)
 }
 
+/// Finds the adapter of each pass. Without it every statement that the GPU is asked for would fail.
+///
+/// # Errors
+/// No such adapter.
+fn check_adapter(passes: &[Settings]) -> Result<()> {
+    for settings in passes.iter().filter(|settings| settings.gpu) {
+        let options = engine::forced_options(settings, "")?;
+        let selector =
+            AdapterSelector { adapter: options.adapter, allow_software: options.allow_software_adapter };
+        let found = shared_runtime().find(&selector);
+        found.map_err(|e| problem(format!("{e}; `datafusion-wgpu doctor` says why")))?;
+    }
+    Ok(())
+}
+
 fn settings(args: &Args) -> Settings {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let mut options = vec![
-        ("batch_rows".to_owned(), args.batch_rows.max(1).to_string()),
+        ("batch_rows".to_owned(), args.batch_rows.to_string()),
         ("exchanges".to_owned(), args.exchanges.to_string()),
     ];
     options.extend(args.memory_limit.map(|limit| ("memory_limit".to_owned(), limit.to_string())));
     Settings {
         options,
         adapter: args.adapter.clone(),
-        timeout_seconds: args.timeout.max(1),
+        timeout_seconds: args.timeout,
         gpu: !args.without_gpu,
-        jobs: args.jobs.unwrap_or(cores).max(1),
+        jobs: args.jobs.map_or(cores, |jobs| jobs as usize),
         plant: args.plant.clone(),
     }
 }

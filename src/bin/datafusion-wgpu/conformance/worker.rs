@@ -3,9 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, ExitStatus};
+use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::error::{DataFusionError, Result};
@@ -16,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::problem;
 use crate::panics;
 
-use super::folder::Scratch;
+use super::folder::{SCRATCH, Scratch};
 use super::log::{Line, Log, Told};
 use super::records::{self, FileResult};
 use super::watch::{Statement, Watch};
@@ -93,13 +96,18 @@ impl fmt::Display for End {
 
 const RESULTS: &str = "results.jsonl";
 const JOB: &str = "job.json";
+/// Time between two looks at the process.
+const POLL: Duration = Duration::from_millis(20);
 /// Bytes of a thread's stack.
 const STACK: &str = "16777216";
 
 /// Runs the job in other processes. When one ends early, because of a crash or a statement that hangs, the next goes on with
 /// the other files: one at a time at first, so that the file which is to blame is known. It counts as failed. An end for
 /// which no file turns out to be to blame is kept as such.
-pub fn run_in_process(job: &Job, scratch: &Scratch) -> Result<Results> {
+///
+/// # Errors
+/// Files that cannot be written, a process that does nothing, and `stop`, which ends the process.
+pub fn run_in_process(job: &Job, scratch: &Scratch, stop: &AtomicBool) -> Result<Results> {
     let mut all = Results::default();
     let mut blamed: BTreeSet<String> = BTreeSet::new();
     let mut jobs = job.settings.jobs;
@@ -113,7 +121,7 @@ pub fn run_in_process(job: &Job, scratch: &Scratch) -> Result<Results> {
             return Ok(all);
         }
         let next = Job { files, root: job.root.clone(), settings: Settings { jobs, ..job.settings.clone() } };
-        let status = run_once(&next, scratch)?;
+        let status = run_once(&next, scratch, stop)?;
         let told = Told::read(&job.root.join(RESULTS))?;
         let progress = !told.finished.is_empty();
         all.files.extend(told.finished);
@@ -158,12 +166,12 @@ pub fn run_in_process(job: &Job, scratch: &Scratch) -> Result<Results> {
 }
 
 /// Starts the process and waits for its end; tells how it ended.
-fn run_once(job: &Job, scratch: &Scratch) -> Result<ExitStatus> {
+fn run_once(job: &Job, scratch: &Scratch, stop: &AtomicBool) -> Result<ExitStatus> {
     let json = serde_json::to_vec(job).map_err(|error| problem(error.to_string()))?;
     let path = job.root.join(JOB);
     std::fs::write(&path, json)?;
     File::create(job.root.join(RESULTS))?;
-    Ok(Command::new(std::env::current_exe()?)
+    let mut child = Command::new(std::env::current_exe()?)
         .args(["conformance", "--worker"])
         .arg(&path)
         .current_dir(scratch.working_folder())
@@ -172,7 +180,33 @@ fn run_once(job: &Job, scratch: &Scratch) -> Result<ExitStatus> {
         .env("RUST_MIN_STACK", std::env::var_os("RUST_MIN_STACK").unwrap_or_else(|| STACK.into()))
         // The files make DataFusion warn a lot.
         .env("RUST_LOG", std::env::var_os("RUST_LOG").unwrap_or_else(|| "error".into()))
-        .status()?)
+        // Never written to: it closes when this process ends, however that comes, and the other one watches it.
+        .stdin(Stdio::piped())
+        .spawn()?;
+    loop {
+        if stop.load(Ordering::Relaxed) {
+            child.kill()?;
+            child.wait()?;
+            return Err(problem("interrupted"));
+        }
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        std::thread::sleep(POLL);
+    }
+}
+
+/// Ends this process when the one that waits for it is gone, which then could not remove the scratch folder either.
+fn end_with_the_other(root: PathBuf) -> std::io::Result<()> {
+    let body = move || {
+        // Nothing is ever written, so that this waits for the end.
+        std::io::stdin().read(&mut [0]).ok();
+        if root.file_name().is_some_and(|name| name.to_string_lossy().starts_with(SCRATCH)) {
+            std::fs::remove_dir_all(&root).ok();
+        }
+        std::process::exit(1);
+    };
+    std::thread::Builder::new().name("parent".to_owned()).spawn(body).map(drop)
 }
 
 /// Writes what hangs, and ends the process: a thread that is stuck cannot be stopped otherwise.
@@ -196,6 +230,7 @@ pub async fn run(job: &Path) -> Result<ExitCode> {
     let job: Job =
         serde_json::from_slice(&std::fs::read(job)?).map_err(|error| problem(error.to_string()))?;
     panics::watch();
+    end_with_the_other(job.root.clone())?;
     let bar = ProgressBar::new(job.files.len() as u64);
     let style = ProgressStyle::with_template("[{elapsed_precise}] {bar:40} {pos}/{len} files {msg}");
     bar.set_style(style.map_err(|error| problem(error.to_string()))?);
