@@ -103,8 +103,9 @@ pub(crate) fn argument_slices(scope: &LaunchScope, blocks: &[Vec<u8>]) -> GpuRes
     Ok(slices)
 }
 
-/// A storage buffer of at least `bytes`, whole 16-byte units, as a slice.
-pub(crate) fn allocate(scope: &LaunchScope, bytes: u64) -> GpuResult<BufferSlice> {
+/// A storage buffer of at least `bytes`, whole 16-byte units, as a slice: every buffer that a kernel writes. Kernels take its
+/// length from their arguments; in tests more is bound, and `name` says which buffer was written past its end.
+pub(crate) fn allocate(scope: &LaunchScope, name: &'static str, bytes: u64) -> GpuResult<BufferSlice> {
     let len = bytes.max(16).next_multiple_of(16);
     let limit = scope.context.caps().max_binding_bytes;
     if len > limit {
@@ -114,6 +115,9 @@ pub(crate) fn allocate(scope: &LaunchScope, bytes: u64) -> GpuResult<BufferSlice
             limit,
             by_rows: true,
         });
+    }
+    if let Some(guards) = scope.context.guards() {
+        return guards.allocate(&scope.context, &scope.memory, name, len);
     }
     let buffer = scope.context.allocate(&scope.memory, len, BufferKind::Storage)?;
     Ok(BufferSlice { buffer, offset: 0, len })
@@ -157,7 +161,7 @@ pub(crate) fn bind_slices(
             resource: wgpu::BindingResource::Buffer(wgpu::BufferBinding {
                 buffer: slice.buffer.raw(),
                 offset: slice.offset,
-                size: wgpu::BufferSize::new(slice.len),
+                size: wgpu::BufferSize::new(slice.bound_len()),
             }),
         })
         .collect();

@@ -157,7 +157,7 @@ pub async fn reduce(
         let segment = &segments[at];
         let grid = grid(segment.rows, &plan, &caps)?;
         let bytes = u64::from(grid.groups()) * plan.record as u64 * 4;
-        launches.push((grid, allocate(scope, bytes)?, bytes));
+        launches.push((grid, allocate(scope, "partials", bytes)?, bytes));
         let has_nulls = |index: usize| segment.column(index).is_ok_and(|c| c.validity.is_some());
         blocks.push(argument_block(&[segment.rows as u32], &columns, &has_nulls, &program.params));
     }

@@ -9,8 +9,11 @@ use crate::error::GpuResult;
 use crate::kernels::expr::{ArithOp, CompareOp, Expr, Scalar, ValueType, check};
 use crate::kernels::program::Segment;
 use crate::kernels::select::array_of;
-use crate::memory::testing::device;
-use crate::memory::{GpuDevice, LaunchScope, ShaderSource, upload};
+use crate::memory::{LaunchScope, ShaderSource, upload};
+
+mod guarded;
+
+pub(crate) use guarded::{CHECKS, device, scope, with_checks};
 
 use ValueType::*;
 
@@ -196,14 +199,6 @@ pub(crate) fn batch(columns: &[ArrayRef], rows: usize) -> RecordBatch {
     let options = RecordBatchOptions::new().with_row_count(Some(rows));
     RecordBatch::try_new_with_options(Arc::new(Schema::new(fields)), columns.to_vec(), &options)
         .expect("batch")
-}
-
-/// The shared device, with or without the compiler's loop counters.
-pub(crate) fn with_checks(checked: bool) -> Arc<GpuDevice> {
-    let device = device();
-    let mut caps = device.caps().as_ref().clone();
-    caps.loop_bounding = checked;
-    device.with_caps(caps)
 }
 
 /// Uploads all columns.

@@ -55,6 +55,18 @@ pub struct Numerics {
     pub float32_denormals: bool,
 }
 
+/// Checks that the shader compiler adds to a kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum ShaderChecks {
+    /// Bounds of buffers and arrays, and a counter in every loop, so that it ends.
+    All,
+    /// Bounds. Adapters are opened so: the kernels' loops end by themselves, and the counter costs time in inner loops.
+    #[default]
+    Bounds,
+    /// None, for tests: no kernel may depend on a check.
+    None,
+}
+
 /// Limits, features and measured behaviour of an adapter. Tests lower them with `GpuDevice::with_caps`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DeviceCaps {
@@ -102,9 +114,8 @@ pub struct DeviceCaps {
     pub reduce_workgroups: u32,
     /// Independent elements a thread should have in flight.
     pub unroll: u32,
-    /// Whether the shader compiler adds a counter to every loop so that it ends. The kernels' loops end by themselves, and
-    /// the counter costs time in inner loops, so adapters are opened without it.
-    pub loop_bounding: bool,
+    /// What the shader compiler checks.
+    pub shader_checks: ShaderChecks,
     /// Device memory in bytes, where the backend tells.
     pub memory_bytes: Option<u64>,
     /// What the probe found.
@@ -137,7 +148,7 @@ impl DeviceCaps {
             loop_budget: u32::MAX,
             reduce_workgroups: 2_112,
             unroll: 4,
-            loop_bounding: false,
+            shader_checks: ShaderChecks::default(),
             memory_bytes: Some(140 << 30),
             numerics: Numerics {
                 int64_exact: true,

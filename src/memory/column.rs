@@ -34,6 +34,13 @@ pub struct BufferSlice {
     pub len: u64,
 }
 
+impl BufferSlice {
+    /// Bytes to bind: in tests the guard band after it too.
+    pub(crate) fn bound_len(&self) -> u64 {
+        self.buffer.guard().map_or(self.len, |guard| guard.bound_len(self.offset, self.len))
+    }
+}
+
 /// One column of one batch on the device.
 #[derive(Debug, Clone)]
 pub struct DeviceColumn {

@@ -17,6 +17,7 @@ use super::caps::DeviceCaps;
 use super::exit;
 use super::faults::{Choke, FaultAction, FaultPlan};
 use super::generation::{ContextCore, ErrorScopes};
+use super::guards::Guards;
 use super::poll::{self, Progress};
 use super::pool::{BufferPool, size_class};
 use super::readback::copy_out;
@@ -35,11 +36,27 @@ pub struct DeviceContext {
     core: Arc<ContextCore>,
     caps: Arc<DeviceCaps>,
     faults: Arc<FaultPlan>,
+    guards: Option<Arc<Guards>>,
 }
 
 impl DeviceContext {
-    pub(crate) fn new(core: Arc<ContextCore>, caps: Arc<DeviceCaps>, faults: Arc<FaultPlan>) -> Arc<Self> {
-        Arc::new(DeviceContext { core, caps, faults })
+    pub(crate) fn new(
+        core: Arc<ContextCore>,
+        caps: Arc<DeviceCaps>,
+        faults: Arc<FaultPlan>,
+        guards: Option<Arc<Guards>>,
+    ) -> Arc<Self> {
+        Arc::new(DeviceContext { core, caps, faults, guards })
+    }
+
+    /// The same without faults and guards.
+    pub(crate) fn without_hooks(&self) -> Arc<Self> {
+        DeviceContext::new(Arc::clone(&self.core), Arc::clone(&self.caps), Arc::default(), None)
+    }
+
+    /// Puts guard bands around what kernels write; only on devices made by `GpuDevice::with_guards`.
+    pub(crate) fn guards(&self) -> Option<&Arc<Guards>> {
+        self.guards.as_ref()
     }
 
     /// Limits and features; lowered ones where the device was made by `GpuDevice::with_caps`.
@@ -262,7 +279,7 @@ impl DeviceContext {
     }
 
     fn compile_now(&self, source: &ShaderSource) -> GpuResult<(Arc<Pipeline>, bool)> {
-        let compiled = self.core.pipelines.get_or_compile(&self.core.device, source, self.caps.loop_bounding);
+        let compiled = self.core.pipelines.get_or_compile(&self.core.device, source, self.caps.shader_checks);
         let compiled = compiled.map_err(|error| self.classify(error))?;
         self.core.progress.lost_error().map_or(Ok(compiled), Err)
     }
@@ -274,7 +291,7 @@ impl DeviceContext {
         stats: &LaunchStats,
     ) -> GpuResult<Arc<Pipeline>> {
         self.pass(Choke::Compile, || injected_rejection(&source))?;
-        if let Some(pipeline) = self.core.pipelines.get(&source, self.caps.loop_bounding) {
+        if let Some(pipeline) = self.core.pipelines.get(&source, self.caps.shader_checks) {
             return Ok(pipeline);
         }
         let started = Instant::now();

@@ -15,6 +15,7 @@ mod exit;
 pub mod faults;
 mod fill;
 mod generation;
+pub mod guards;
 pub mod launch;
 mod open;
 pub mod pipeline;
@@ -35,7 +36,7 @@ mod tests;
 
 pub use admission::Need;
 pub use budget::{DeviceCache, DeviceLedger, MemoryScope, Reservation};
-pub use caps::{AdapterKind, DeviceCaps, Numerics};
+pub use caps::{AdapterKind, DeviceCaps, Numerics, ShaderChecks};
 pub use column::{BufferSlice, ColumnRepr, DeviceColumn, MagnitudeBits};
 pub use device::{DeviceContext, Submission};
 pub use download::{download, download_timed};

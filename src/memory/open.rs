@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use crate::error::{GpuError, GpuResult};
 
-use super::caps::{AdapterKind, DeviceCaps, Numerics};
+use super::caps::{AdapterKind, DeviceCaps, Numerics, ShaderChecks};
 
 const BACKENDS: wgpu::Backends =
     wgpu::Backends::VULKAN.union(wgpu::Backends::METAL).union(wgpu::Backends::DX12);
@@ -93,7 +93,7 @@ pub(crate) fn capabilities(adapter: &wgpu::Adapter) -> DeviceCaps {
         unroll: if software { 2 } else { 4 },
         memory_bytes: device_memory(adapter),
         name: info.name,
-        loop_bounding: false,
+        shader_checks: ShaderChecks::default(),
         numerics: Numerics::default(),
     }
 }

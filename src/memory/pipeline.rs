@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 
 use crate::error::{GpuError, GpuResult};
 
+use super::caps::ShaderChecks;
 use super::generation::ErrorScopes;
 use super::poll::panic_text;
 
@@ -51,8 +52,8 @@ pub(crate) struct PipelineCache {
     slots: Mutex<HashMap<Key, Arc<Slot>>>,
 }
 
-/// Shader text, bindings, and whether loops are bounded.
-type Key = (String, Vec<BindingKind>, bool);
+/// Shader text, bindings, and what is checked.
+type Key = (String, Vec<BindingKind>, ShaderChecks);
 
 #[derive(Debug, Default)]
 struct Slot {
@@ -61,14 +62,14 @@ struct Slot {
 }
 
 impl PipelineCache {
-    fn slot(&self, source: &ShaderSource, loop_bounding: bool) -> Arc<Slot> {
-        let key = (source.wgsl.clone(), source.bindings.clone(), loop_bounding);
+    fn slot(&self, source: &ShaderSource, checks: ShaderChecks) -> Arc<Slot> {
+        let key = (source.wgsl.clone(), source.bindings.clone(), checks);
         Arc::clone(self.slots.lock().entry(key).or_default())
     }
 
     /// The pipeline if it was compiled; never blocks on a compilation.
-    pub(crate) fn get(&self, source: &ShaderSource, loop_bounding: bool) -> Option<Arc<Pipeline>> {
-        self.slot(source, loop_bounding).pipeline.lock().clone()
+    pub(crate) fn get(&self, source: &ShaderSource, checks: ShaderChecks) -> Option<Arc<Pipeline>> {
+        self.slot(source, checks).pipeline.lock().clone()
     }
 
     /// The pipeline and whether this call compiled it. Failures are not remembered.
@@ -76,26 +77,26 @@ impl PipelineCache {
         &self,
         device: &wgpu::Device,
         source: &ShaderSource,
-        loop_bounding: bool,
+        checks: ShaderChecks,
     ) -> GpuResult<(Arc<Pipeline>, bool)> {
-        let slot = self.slot(source, loop_bounding);
+        let slot = self.slot(source, checks);
         let _compiling = slot.compiling.lock();
         let found = slot.pipeline.lock().clone();
         if let Some(pipeline) = found {
             return Ok((pipeline, false));
         }
-        let pipeline = Arc::new(compile(device, source, loop_bounding)?);
+        let pipeline = Arc::new(compile(device, source, checks)?);
         *slot.pipeline.lock() = Some(Arc::clone(&pipeline));
         Ok((pipeline, true))
     }
 }
 
 /// Compiles; naga's panics (some 64-bit built-ins pass its validator and not its SPIR-V writer) become errors.
-fn compile(device: &wgpu::Device, source: &ShaderSource, loop_bounding: bool) -> GpuResult<Pipeline> {
+fn compile(device: &wgpu::Device, source: &ShaderSource, checks: ShaderChecks) -> GpuResult<Pipeline> {
     let rejected = |message: String| GpuError::ShaderRejected { kernel: source.name.clone(), message };
     let compiled = catch_unwind(AssertUnwindSafe(|| {
         let scopes = ErrorScopes::push(device);
-        let pipeline = create(device, source, loop_bounding);
+        let pipeline = create(device, source, checks);
         (pipeline, scopes.pop())
     }));
     match compiled {
@@ -105,14 +106,19 @@ fn compile(device: &wgpu::Device, source: &ShaderSource, loop_bounding: bool) ->
     }
 }
 
-fn create(device: &wgpu::Device, source: &ShaderSource, loop_bounding: bool) -> Pipeline {
+fn create(device: &wgpu::Device, source: &ShaderSource, checks: ShaderChecks) -> Pipeline {
     let label = Some(source.name.as_str());
     let descriptor =
         wgpu::ShaderModuleDescriptor { label, source: wgpu::ShaderSource::Wgsl(source.wgsl.as_str().into()) };
-    let checks = wgpu::ShaderRuntimeChecks { force_loop_bounding: loop_bounding, ..Default::default() };
-    // SAFETY: every other check stays on. Without the counter a loop that never ends would hang the device; every loop
+    let checks = wgpu::ShaderRuntimeChecks {
+        bounds_checks: checks != ShaderChecks::None,
+        force_loop_bounding: checks == ShaderChecks::All,
+        ..Default::default()
+    };
+    // SAFETY: the other checks stay on. Without the counter a loop that never ends would hang the device; every loop
     // of this crate's shaders ends after a number of steps that the launch knows (a grid's share of rows or tiles, or a
-    // constant), whatever the data, and no text of a query reaches a shader.
+    // constant), whatever the data, and no text of a query reaches a shader. Bounds are left unchecked by tests only, of
+    // kernels whose indices are inside of their buffers and arrays.
     let module = unsafe { device.create_shader_module_trusted(descriptor, checks) };
     let entries: Vec<_> =
         (0..).zip(&source.bindings).map(|(binding, kind)| layout_entry(binding, *kind)).collect();

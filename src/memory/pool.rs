@@ -11,6 +11,7 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 
 use super::budget::{Reclaim, Reservation};
+use super::guards::Guard;
 use super::poll::Progress;
 
 /// Smallest size class, in bytes.
@@ -60,6 +61,8 @@ pub struct DeviceBuffer {
     pool: Arc<BufferPool>,
     /// Staging: mapped for writing. Read-back: being mapped or mapped.
     mapped: AtomicBool,
+    /// Present between guard bands.
+    guard: Option<Box<Guard>>,
     /// Released after `drop` has given the buffer back.
     _reservation: Reservation,
 }
@@ -72,7 +75,7 @@ impl DeviceBuffer {
         reservation: Reservation,
     ) -> Arc<Self> {
         let mapped = AtomicBool::new(kind == BufferKind::Staging);
-        Arc::new(DeviceBuffer { raw, kind, pool, mapped, _reservation: reservation })
+        Arc::new(DeviceBuffer { raw, kind, pool, mapped, guard: None, _reservation: reservation })
     }
 
     /// The wgpu buffer, for bind groups and copies.
@@ -90,6 +93,16 @@ impl DeviceBuffer {
         self.kind
     }
 
+    /// Notes that it lies between guard bands.
+    pub(crate) fn set_guard(&mut self, guard: Guard) {
+        self.guard = Some(Box::new(guard));
+    }
+
+    /// Its guard bands, if it has some.
+    pub(crate) fn guard(&self) -> Option<&Guard> {
+        self.guard.as_deref()
+    }
+
     /// Notes that a mapping was asked for.
     pub(crate) fn set_mapping(&self) {
         self.mapped.store(true, Ordering::Release);
@@ -104,6 +117,9 @@ impl DeviceBuffer {
 
 impl Drop for DeviceBuffer {
     fn drop(&mut self) {
+        if let Some(guard) = self.guard.take() {
+            return guard.dropped(self.raw.clone());
+        }
         let mapped = self.mapped.load(Ordering::Acquire);
         match self.kind {
             BufferKind::Staging if !mapped => self.pool.retire(&self.raw),

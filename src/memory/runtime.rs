@@ -14,6 +14,7 @@ use super::caps::{AdapterKind, DeviceCaps, Numerics};
 use super::device::DeviceContext;
 use super::faults::FaultPlan;
 use super::generation::ContextCore;
+use super::guards::Guards;
 use super::{open, probe};
 
 /// Adapters of the machine, enumerated once, when first asked for. Shared by `Arc`; one a process is usual, and each
@@ -242,6 +243,7 @@ pub struct GpuDevice {
     caps: Arc<DeviceCaps>,
     ledger: Arc<DeviceLedger>,
     faults: Arc<FaultPlan>,
+    guards: Option<Arc<Guards>>,
 }
 
 /// Probe results of the process, by adapter, driver and version of this crate.
@@ -256,18 +258,19 @@ impl GpuDevice {
             idle_cap: open::idle_cap(caps.memory_bytes),
             current: Mutex::default(),
         });
-        let device = GpuDevice::view(&shared, caps.clone());
+        let device = GpuDevice::view(&shared, caps.clone(), None);
         caps.numerics = device.probe()?;
-        Ok(GpuDevice::view(&shared, caps))
+        Ok(GpuDevice::view(&shared, caps, None))
     }
 
-    fn view(shared: &Arc<DeviceShared>, caps: DeviceCaps) -> Arc<Self> {
+    fn view(shared: &Arc<DeviceShared>, caps: DeviceCaps, guards: Option<Arc<Guards>>) -> Arc<Self> {
         let capacity = caps.memory_bytes.unwrap_or(u64::MAX);
         Arc::new(GpuDevice {
             shared: Arc::clone(shared),
             caps: Arc::new(caps),
             ledger: DeviceLedger::new(capacity, Arc::clone(&shared.pools)),
             faults: Arc::default(),
+            guards,
         })
     }
 
@@ -309,14 +312,18 @@ impl GpuDevice {
     /// The current generation; a new one, with a device opened anew, after a loss. That takes tens of milliseconds.
     pub fn context(&self) -> GpuResult<Arc<DeviceContext>> {
         let core = self.core()?;
-        Ok(DeviceContext::new(core, Arc::clone(&self.caps), Arc::clone(&self.faults)))
+        Ok(self.context_over(core))
     }
 
     /// The current generation, if one is open and not lost. Never blocks on the driver.
     pub fn current(&self) -> Option<Arc<DeviceContext>> {
         let core =
             self.shared.current.lock().core.as_ref().filter(|core| !core.check_lost()).map(Arc::clone)?;
-        Some(DeviceContext::new(core, Arc::clone(&self.caps), Arc::clone(&self.faults)))
+        Some(self.context_over(core))
+    }
+
+    fn context_over(&self, core: Arc<ContextCore>) -> Arc<DeviceContext> {
+        DeviceContext::new(core, Arc::clone(&self.caps), Arc::clone(&self.faults), self.guards.clone())
     }
 
     fn core(&self) -> GpuResult<Arc<ContextCore>> {
@@ -340,7 +347,19 @@ impl GpuDevice {
 
     /// The same device and pool under lowered caps, with a ledger and a fault plan of its own: for tests.
     pub fn with_caps(self: &Arc<Self>, caps: DeviceCaps) -> Arc<GpuDevice> {
-        GpuDevice::view(&self.shared, caps)
+        GpuDevice::view(&self.shared, caps, self.guards.clone())
+    }
+
+    /// The same device, with guard bands around what kernels write and a ledger and a fault plan of its own: for tests.
+    #[doc(hidden)]
+    pub fn with_guards(self: &Arc<Self>) -> Arc<GpuDevice> {
+        GpuDevice::view(&self.shared, DeviceCaps::clone(&self.caps), Some(Arc::default()))
+    }
+
+    /// The guard bands of a device made by [`GpuDevice::with_guards`], or of a view of it.
+    #[doc(hidden)]
+    pub fn guards(&self) -> Option<&Arc<Guards>> {
+        self.guards.as_ref()
     }
 
     /// Failures to inject into what runs on this device (this view of it).

@@ -42,8 +42,17 @@ pub struct Ran {
 
 impl Gpu {
     pub async fn new(partitions: usize) -> TestResult<Self> {
-        let runtime = GpuRuntime::new();
-        let device = runtime.select(&AdapterSelector { adapter: String::new(), allow_software: true })?;
+        Self::over(GpuRuntime::new(), partitions).await
+    }
+
+    /// The same with guard bands around what kernels write: `gpu.device.guards()` checks them.
+    pub async fn guarded(partitions: usize) -> TestResult<Self> {
+        let device = GpuRuntime::new().select(&any_adapter())?;
+        Self::over(GpuRuntime::over(device.with_guards()), partitions).await
+    }
+
+    async fn over(runtime: Arc<GpuRuntime>, partitions: usize) -> TestResult<Self> {
+        let device = runtime.select(&any_adapter())?;
         let ctx = cpu(partitions);
         register_gpu_runtime(&ctx, Arc::clone(&runtime))?;
         let gpu = Gpu { ctx, runtime, device };
@@ -71,6 +80,10 @@ impl Gpu {
     pub fn reserved(&self) -> u64 {
         self.device.ledger().reserved()
     }
+}
+
+fn any_adapter() -> AdapterSelector {
+    AdapterSelector { adapter: String::new(), allow_software: true }
 }
 
 /// A session without the GPU.

@@ -13,6 +13,7 @@ mod fallback;
 mod functions;
 #[cfg(feature = "harness")]
 mod fuzz;
+mod guards;
 mod harness;
 mod layering;
 mod laziness;

@@ -11,7 +11,6 @@ use crate::kernels::expr::{ArithOp, CompareOp, Expr, Scalar, ValueType};
 use crate::kernels::program::{ColumnShape, Program, Segment};
 use crate::kernels::reference;
 use crate::kernels::testkit::*;
-use crate::memory::testing::{device, scope};
 use crate::memory::{ColumnRepr, DeviceCaps, LaunchScope, MagnitudeBits};
 
 use super::*;
@@ -84,7 +83,7 @@ fn table(rows: usize, shape: DataShape, rng: &mut Rng) -> Vec<ArrayRef> {
 /// One text for every type and aggregate, over sizes around everything that has a size, with and without nulls.
 #[tokio::test]
 async fn every_aggregate_of_every_type() {
-    let scope = scope(&device());
+    let scopes = CHECKS.map(|checks| scope(&with_checks(checks)));
     let program = Program::default();
     for (nulls, offset) in [(0, 0), (1, 5), (50, 13), (100, 1)] {
         let mut rng = Rng::new(7 + nulls as u64);
@@ -94,15 +93,18 @@ async fn every_aggregate_of_every_type() {
             .map(|&rows| (table(rows, shape, &mut rng), rows))
             .collect();
         for aggregates in all_columns() {
-            let device = device_answer(&scope, &program, &aggregates, &data).await;
-            assert_same(&device, &twin_answer(&program, &aggregates, &data), &format!("{nulls} % nulls"));
+            let twin = twin_answer(&program, &aggregates, &data);
+            for (scope, checks) in scopes.iter().zip(CHECKS) {
+                let device = device_answer(scope, &program, &aggregates, &data).await;
+                assert_same(&device, &twin, &format!("{nulls} % nulls, checks {checks:?}"));
+            }
         }
     }
 }
 
 #[tokio::test]
 async fn sizes_around_the_loop_budget_and_many_workgroups() {
-    let scope = scope(&with_checks(false));
+    let scope = scope(&device());
     let program = Program {
         selection: Some(cmp(CompareOp::Lt, col(0, Int32), param(0, Int32))),
         params: vec![(Int32, Some(50))],
@@ -128,10 +130,9 @@ async fn sizes_around_the_loop_budget_and_many_workgroups() {
 /// Random predicates, arguments and filters; the data of one program comes in several sizes and null densities.
 #[tokio::test]
 async fn random_programs() {
-    let scopes = [false, true].map(|trusted| scope(&with_checks(!trusted)));
+    let scopes = CHECKS.map(|checks| scope(&with_checks(checks)));
     let mut faults = 0;
     for seed in 0..30 {
-        let scope = &scopes[seed as usize % 2];
         let mut rng = Rng::new(1000 + seed);
         let mut make = ExprGen { rng: &mut rng, params: vec![], logic: true };
         let selection = make.expr(Boolean, 3);
@@ -152,8 +153,10 @@ async fn random_programs() {
         }
         let twin = twin_answer(&program, &specs, &data);
         faults += twin.iter().filter(|result| result.fault).count();
-        let device = device_answer(scope, &program, &specs, &data).await;
-        assert_same(&device, &twin, &format!("seed {seed}: {program:?} {specs:?}"));
+        for (scope, checks) in scopes.iter().zip(CHECKS) {
+            let device = device_answer(scope, &program, &specs, &data).await;
+            assert_same(&device, &twin, &format!("seed {seed}, checks {checks:?}: {program:?} {specs:?}"));
+        }
     }
     assert!((5..100).contains(&faults), "{faults} of 120 segments had faults");
 }

@@ -56,12 +56,15 @@ impl Placed {
     pub fn allocate(scope: &LaunchScope, plan: &GatherPlan, rows: usize) -> GpuResult<Placed> {
         let bits = match plan.regions {
             0 => None,
-            regions => Some(allocate(scope, regions as u64 * u64::from(region_words(rows)) * 4)?),
+            regions => {
+                Some(allocate(scope, "bit regions", regions as u64 * u64::from(region_words(rows)) * 4)?)
+            }
         };
         let mut placed = Placed { bits, values: vec![], bytes: vec![] };
         for output in &plan.outputs {
             let bytes = rows as u64 * 4 * output.class.words() as u64;
-            let value = (output.class != Class::Bool).then(|| allocate(scope, bytes)).transpose()?;
+            let value =
+                (output.class != Class::Bool).then(|| allocate(scope, "output values", bytes)).transpose()?;
             placed.values.push(value);
             placed.bytes.push(bytes);
         }
@@ -80,19 +83,19 @@ impl<'a> Work<'a> {
         let rows = segment.rows as u32;
         let tiles = rows.div_ceil(TILE);
         let blocks = tiles.div_ceil(SCAN_BLOCK);
-        let words = |count: u32| allocate(scope, u64::from(count) * 4);
+        let words = |name, count: u32| allocate(scope, name, u64::from(count) * 4);
         let scan = if selected {
             Some(ScanBuffers {
-                mask: words(tiles * TILE_WORDS)?,
-                counts: words(tiles)?,
-                offsets: words(tiles)?,
-                block_totals: words(blocks)?,
-                block_offsets: words(blocks)?,
+                mask: words("mask", tiles * TILE_WORDS)?,
+                counts: words("counts", tiles)?,
+                offsets: words("offsets", tiles)?,
+                block_totals: words("block totals", blocks)?,
+                block_offsets: words("block offsets", blocks)?,
             })
         } else {
             None
         };
-        Ok(Work { segment, rows, tiles, blocks, status: allocate(scope, 16)?, scan })
+        Ok(Work { segment, rows, tiles, blocks, status: allocate(scope, "status", 16)?, scan })
     }
 
     /// Zeroes what the kernels add to, and the block offsets, which one block leaves as they are.

@@ -9,7 +9,6 @@ use crate::kernels::expr::{CompareOp, Expr, Scalar, ValueType};
 use crate::kernels::program::{ColumnShape, Program};
 use crate::kernels::reference;
 use crate::kernels::testkit::*;
-use crate::memory::testing::{device, scope};
 use crate::memory::{ColumnRepr, DeviceCaps, LaunchScope, MagnitudeBits};
 
 use super::plan::{SCAN_BLOCK, TILE};
@@ -31,11 +30,20 @@ async fn answer(
     select(scope, program, outputs, &segments).await.expect("select")
 }
 
+fn twin_answer(program: &Program, outputs: &[Arc<Expr>], data: &[Data]) -> Vec<SelectResult> {
+    let twin = |(columns, rows): &Data| reference::select(program, outputs, columns, *rows).expect("twin");
+    data.iter().map(twin).collect()
+}
+
 fn assert_same(device: &[SelectResult], program: &Program, outputs: &[Arc<Expr>], data: &[Data], what: &str) {
-    assert_eq!(device.len(), data.len(), "{what}");
-    for (at, (device, (columns, rows))) in device.iter().zip(data).enumerate() {
-        let twin = reference::select(program, outputs, columns, *rows).expect("twin");
-        let what = format!("{what}, segment {at} of {rows} rows");
+    assert_equal(device, &twin_answer(program, outputs, data), what);
+}
+
+/// The rest of a result is void after a fault.
+fn assert_equal(device: &[SelectResult], twin: &[SelectResult], what: &str) {
+    assert_eq!(device.len(), twin.len(), "{what}");
+    for (at, (device, twin)) in device.iter().zip(twin).enumerate() {
+        let what = format!("{what}, segment {at}");
         assert_eq!(device.fault, twin.fault, "{what}");
         if twin.fault {
             continue;
@@ -66,7 +74,7 @@ fn share(percent: i128, first: usize) -> Program {
 /// Every type as output column, sizes around the tile, few to all rows selected.
 #[tokio::test]
 async fn every_type_at_tile_edges() {
-    let scope = scope(&device());
+    let scopes = CHECKS.map(|checks| scope(&with_checks(checks)));
     let mut types = TYPES.to_vec();
     types.push(UInt8);
     let outputs: Vec<Arc<Expr>> = TYPES.iter().enumerate().map(|(at, &ty)| col(at, ty)).collect();
@@ -81,14 +89,16 @@ async fn every_type_at_tile_edges() {
                 (columns, rows)
             })
             .collect();
-        for percent in [0, 1, 50, 100] {
-            let program = share(percent, TYPES.len());
-            let device = answer(&scope, &program, &outputs, &data).await;
-            assert_same(&device, &program, &outputs, &data, &format!("{nulls} % nulls, {percent} %"));
+        let everything = [(None, Program::default())];
+        let programs = [0, 1, 50, 100].map(|percent| (Some(percent), share(percent, TYPES.len())));
+        for (percent, program) in programs.iter().chain(&everything) {
+            let twin = twin_answer(program, &outputs, &data);
+            for (scope, checks) in scopes.iter().zip(CHECKS) {
+                let device = answer(scope, program, &outputs, &data).await;
+                let what = format!("{nulls} % nulls, {percent:?} % selected, checks {checks:?}");
+                assert_equal(&device, &twin, &what);
+            }
         }
-        let everything = Program::default();
-        let device = answer(&scope, &everything, &outputs, &data).await;
-        assert_same(&device, &everything, &outputs, &data, &format!("{nulls} % nulls, no selection"));
     }
 }
 
@@ -126,10 +136,9 @@ async fn sizes_beyond_a_scan_block() {
 
 #[tokio::test]
 async fn random_programs() {
-    let scopes = [false, true].map(|trusted| scope(&with_checks(!trusted)));
+    let scopes = CHECKS.map(|checks| scope(&with_checks(checks)));
     let mut faults = 0;
     for seed in 0..20 {
-        let scope = &scopes[seed as usize % 2];
         let mut rng = Rng::new(500 + seed);
         let mut make = ExprGen { rng: &mut rng, params: vec![], logic: true };
         let selection = (seed % 4 != 0).then(|| make.expr(Boolean, 3));
@@ -145,11 +154,15 @@ async fn random_programs() {
             let shape = DataShape { nulls, edgy, offset: rng.below(40) };
             data.push((table(&TYPES, rows, shape, &mut rng), rows));
         }
-        let device = answer(scope, &program, &outputs, &data).await;
-        faults += device.iter().filter(|result| result.fault).count();
-        assert_same(&device, &program, &outputs, &data, &format!("seed {seed}: {program:?} {outputs:?}"));
+        let twin = twin_answer(&program, &outputs, &data);
+        for (scope, checks) in scopes.iter().zip(CHECKS) {
+            let device = answer(scope, &program, &outputs, &data).await;
+            faults += device.iter().filter(|result| result.fault).count();
+            let what = format!("seed {seed}, checks {checks:?}: {program:?} {outputs:?}");
+            assert_equal(&device, &twin, &what);
+        }
     }
-    assert!((3..70).contains(&faults), "{faults} of 80 segments had faults");
+    assert!((6..140).contains(&faults), "{faults} of 160 segments had faults");
 }
 
 /// Every comparison of every type on all pairs of edge values.
