@@ -1,5 +1,6 @@
 # make quickstart   installs what is missing, builds the program, makes TPC-H data and runs queries on the CPU and on the GPU
 # make test         all checks and tests; what continuous integration runs
+# make validation   the tests once more, under the Vulkan validation layer
 # make conformance DATAFUSION_TESTING_DATA=DIR   DataFusion's own test files on the GPU, and docs/conformance.md from them
 
 SCALE ?= 0.1
@@ -21,7 +22,7 @@ ifndef XDG_RUNTIME_DIR
 export XDG_RUNTIME_DIR := $(CURDIR)/target/run
 endif
 
-.PHONY: help quickstart test setup lint-setup fmt lint spelling dependencies docs unit conformance
+.PHONY: help quickstart test setup lint-setup fmt lint spelling dependencies docs unit conformance validation
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -33,6 +34,11 @@ setup:
 lint-setup:
 	./scripts/setup.sh --lint
 	@mkdir -p target/run
+
+validation:
+	./scripts/setup.sh --validation
+	@mkdir -p target/run
+	./scripts/validation.sh
 
 quickstart: setup
 	$(CARGO) build $(LOCKED) --release --features cli --bin datafusion-wgpu

