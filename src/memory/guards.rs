@@ -3,7 +3,7 @@
 //! On a device made by `GpuDevice::with_guards` each such buffer lies between two bands of a known pattern, which also fills
 //! the buffer itself: its contents are undefined. The band behind it is bound with it, since adapters drop what a shader
 //! writes outside of a binding, and the defect would go unseen; so kernels must not ask for the length of a binding.
-//! A buffer that is dropped waits here for [`Guards::check`], which reads its bands, instead of going back to its pool.
+//! A buffer that is dropped waits here for `Guards::check`, which reads its bands, instead of going back to its pool.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -95,8 +95,9 @@ impl Guards {
     pub async fn check(&self) -> Result<usize, String> {
         // Before those that were dropped are taken: none falls between the two.
         let alive = self.alive.load(Ordering::SeqCst);
+        let taken = std::mem::take(&mut *self.dropped.lock());
         let mut generations: BTreeMap<u64, Vec<Dropped>> = BTreeMap::new();
-        for dropped in std::mem::take(&mut *self.dropped.lock()) {
+        for dropped in taken {
             generations.entry(dropped.guard.context.generation()).or_default().push(dropped);
         }
         let (mut checked, mut findings) = (0, vec![]);
@@ -148,7 +149,7 @@ impl Dropped {
         if bands == BANDS.as_slice() {
             return None;
         }
-        let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, byte| word << 8 | u32::from(*byte));
+        let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, byte| (word << 8) | u32::from(*byte));
         let words = bands.chunks_exact(4).zip(BANDS.chunks_exact(4)).zip((0..).step_by(4));
         let wrong: Vec<(i64, u32, u32)> = words
             .filter(|((found, expected), _)| found != expected)
