@@ -18,7 +18,7 @@ pub enum Tier {
     Exact,
     /// Bit for bit, but a NaN has whatever payload the processor's arithmetic gives it.
     AnyNan,
-    /// As near as the values allow: DataFusion rounds at each addition, in an order that is not fixed.
+    /// As near as the values allow: DataFusion rounds at each addition, or compares, in an order that is not fixed.
     Rounded(Rounding),
 }
 
@@ -42,6 +42,9 @@ pub struct Expr {
     /// The template's arguments.
     pub args: Vec<Arg>,
 }
+
+/// What MIN and MAX over floats are called.
+pub const FLOAT_EXTREME: &str = "min/max of floats";
 
 /// An argument of an expression.
 #[derive(Debug, Clone)]
@@ -143,6 +146,17 @@ impl Expr {
                 Expr::new("summands", DataType::Null, template, vec![value, condition.clone()])
             }
         }
+    }
+
+    /// For a call of MIN or MAX over floats, with FILTER or without: which of them, and what NaNs may stand for each other.
+    fn float_extreme(&self) -> Option<Rounding> {
+        let call = match (self.kind, self.args.first()) {
+            ("FILTER", Some(Arg::Expr(call))) => call,
+            _ => self,
+        };
+        let is_max = call.text.first().is_some_and(|text| text.starts_with("max("));
+        let any_nan = call.tier == Tier::AnyNan;
+        (call.kind == FLOAT_EXTREME).then_some(Rounding::Extreme { is_max, any_nan })
     }
 
     fn visit(&self, f: &mut dyn FnMut(&'static str)) {
@@ -277,11 +291,19 @@ impl Query {
     /// Tiers of the columns of the result.
     pub fn tiers(&self) -> Vec<Tier> {
         match &self.body {
-            Body::Select(select) => select.visible().map(|item| item.expr.tier).collect(),
+            Body::Select(select) => select.visible().map(|item| select.tier(item)).collect(),
             Body::Set { left, right, .. } => {
-                let (left, right) = (left.tiers(), right.tiers());
+                let (left, right) = (left.inner_tiers(), right.inner_tiers());
                 left.into_iter().zip(right).map(|(l, r)| if l < r { r } else { l }).collect()
             }
+        }
+    }
+
+    /// The same for a side of a set operation, whose summands nobody is asked for.
+    fn inner_tiers(&self) -> Vec<Tier> {
+        match &self.body {
+            Body::Select(select) => select.visible().map(|item| item.expr.tier).collect(),
+            Body::Set { .. } => self.tiers(),
         }
     }
 
@@ -309,7 +331,7 @@ impl Query {
         let mut checks: Vec<Expr> = hidden.collect();
         let mut query = Query { order: vec![], ..self.unlimited() };
         if let Body::Select(select) = &mut query.body {
-            let rounded = select.visible().filter(|item| matches!(item.expr.tier, Tier::Rounded(_)));
+            let rounded = select.visible().filter(|item| matches!(select.tier(item), Tier::Rounded(_)));
             checks.extend(rounded.map(|item| item.expr.summands()));
             if checks.is_empty() && self.limit.is_none() && self.offset.is_none() {
                 return None;
@@ -371,6 +393,14 @@ impl Query {
 }
 
 impl Select {
+    /// The tier of an item. With GROUP BY, DataFusion's MIN and MAX over floats depend on the order of rows where values do not compare.
+    fn tier(&self, item: &Item) -> Tier {
+        match item.expr.float_extreme() {
+            Some(extreme) if !self.keys.is_empty() => Tier::Rounded(extreme),
+            _ => item.expr.tier,
+        }
+    }
+
     /// The items of the list.
     pub fn visible(&self) -> impl Iterator<Item = &Item> {
         self.items.iter().filter(|item| !item.hidden)

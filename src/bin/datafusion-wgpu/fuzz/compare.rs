@@ -13,6 +13,7 @@ use datafusion::arrow::datatypes::{Field, SchemaRef};
 use datafusion::error::Result;
 
 use super::ast::{Query, Target, Tier};
+use super::rounded::Rounding;
 use super::rows::Rows;
 
 /// What is compared, and how.
@@ -228,7 +229,11 @@ pub fn repeated(spec: &Spec, first: &Answer, again: &Answer) -> Result<Option<St
         return Ok(None);
     }
     // Rounded values count with all their bits.
-    let bits = |tier: &Tier| if matches!(tier, Tier::Rounded(_)) { Tier::Exact } else { *tier };
+    let bits = |tier: &Tier| match tier {
+        Tier::Rounded(Rounding::Extreme { any_nan: true, .. }) => Tier::AnyNan,
+        Tier::Rounded(_) => Tier::Exact,
+        tier => *tier,
+    };
     let spec = Spec { order: vec![], tiers: spec.tiers.iter().map(bits).collect(), ..spec.clone() };
     let columns = first.schema.fields().len();
     let (first, again) = (Rows::new(&spec, first, columns)?, Rows::new(&spec, again, columns)?);

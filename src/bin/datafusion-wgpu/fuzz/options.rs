@@ -178,6 +178,21 @@ impl RunOptions {
         RuntimeEnvBuilder::new().with_memory_pool(pool).build_arc()
     }
 
+    /// Partitions that DataFusion aims at.
+    pub fn partitions(&self) -> usize {
+        self.number(PARTITIONS, 4)
+    }
+
+    /// Rows of a batch.
+    pub fn batch_size(&self) -> usize {
+        self.number(BATCH_SIZE, 8_192)
+    }
+
+    /// A setting that is a number.
+    pub fn number(&self, key: &str, default: usize) -> usize {
+        self.settings.get(key).and_then(|text| text.parse().ok()).unwrap_or(default)
+    }
+
     /// The same with other batches and partitions, and no GPU settings: for another verdict of the CPU.
     pub fn cpu(&self, partitions: usize, batch_size: usize) -> Self {
         let mut settings = self.settings.clone();

@@ -1,10 +1,11 @@
-//! Sums, averages and variances of doubles: the exact value rounded once, and how far DataFusion's may be from it.
+//! Aggregates of doubles that depend on the order of rows: what they must give, and what else DataFusion may give.
 //!
 //! DataFusion rounds at each addition, in an order that is not fixed; the GPU's sums and averages are the exact sum, rounded once. Both are judged by the
-//! values themselves, which the CPU collects with `array_agg`, never by what the types could hold.
+//! values themselves, which the CPU collects with `array_agg`, never by what the types could hold. With GROUP BY, DataFusion's MIN and MAX begin
+//! with the largest and the least finite value and take whatever does not compare with what they have (see [`extremes`]).
 
 use datafusion::arrow::array::{Array, ArrayRef, AsArray, Float64Array};
-use datafusion::arrow::datatypes::Float64Type;
+use datafusion::arrow::datatypes::{DataType, Float64Type};
 
 /// An aggregate whose value DataFusion rounds at each step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, serde::Serialize, serde::Deserialize)]
@@ -19,11 +20,32 @@ pub enum Rounding {
     SampleVariance,
     /// STDDEV_POP.
     Deviation,
+    /// MIN or MAX with GROUP BY.
+    Extreme {
+        /// MAX.
+        is_max: bool,
+        /// Whether a NaN has whatever payload the processor's arithmetic gives it.
+        any_nan: bool,
+    },
 }
 
 /// What an aggregate must give.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Expected {
+    /// A value, and how far DataFusion's may be from it.
+    Near(Near),
+    /// One of these values.
+    OneOf {
+        /// The values.
+        choices: Vec<f64>,
+        /// Whether any NaN stands for another.
+        any_nan: bool,
+    },
+}
+
+/// A sum, or what comes from one.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Expected {
+pub struct Near {
     /// The exact result, rounded once; a float's rounding of it for variances.
     pub exact: f64,
     /// How far a result may be that was rounded at each step.
@@ -35,17 +57,94 @@ pub struct Expected {
 }
 
 impl Expected {
-    /// For the `row`-th list of a column of lists; the inner `None` stands for NULL, the outer one for a column of another type.
-    pub fn of_row(rounding: Rounding, lists: &ArrayRef, row: usize) -> Option<Option<Self>> {
+    /// For the `row`-th list of a column of lists, of an aggregate over values of `data_type`; the inner `None` stands for NULL, the outer one
+    /// for a column of another type.
+    pub fn of_row(
+        rounding: Rounding,
+        data_type: &DataType,
+        lists: &ArrayRef,
+        row: usize,
+    ) -> Option<Option<Self>> {
         let lists = lists.as_list_opt::<i32>()?;
         if lists.is_null(row) {
             return Some(None);
         }
         let values = lists.value(row);
         let values: &Float64Array = values.as_primitive_opt::<Float64Type>()?;
-        Some(Expected::of(rounding, &values.iter().flatten().collect::<Vec<_>>()))
+        let values: Vec<f64> = values.iter().flatten().collect();
+        Some(match rounding {
+            Rounding::Extreme { is_max, any_nan } => {
+                let most = if *data_type == DataType::Float32 { f32::MAX.into() } else { f64::MAX };
+                let choices = extremes(&values, is_max, most);
+                (!choices.is_empty()).then_some(Expected::OneOf { choices, any_nan })
+            }
+            _ => Near::of(rounding, &values).map(Expected::Near),
+        })
     }
 
+    /// Whether `got` is right. Where it is promised and `strict`, only the exact result is.
+    pub fn allows(&self, got: f64, strict: bool) -> bool {
+        match self {
+            Expected::Near(near) => near.allows(got, strict),
+            Expected::OneOf { choices, any_nan } => choices.iter().any(|choice| {
+                choice.to_bits() == got.to_bits() || (*any_nan && choice.is_nan() && got.is_nan())
+            }),
+        }
+    }
+
+    /// The value that it stands at among others, and how far it may be from it; `None` where that is open.
+    pub fn place(&self) -> Option<(f64, f64)> {
+        match self {
+            Expected::Near(near) => near.distance().map(|distance| (near.exact, distance)),
+            Expected::OneOf { choices, .. } => match choices.as_slice() {
+                [only] if only.is_finite() => Some((*only, 0.0)),
+                _ => None,
+            },
+        }
+    }
+
+    /// Whether there is only one right result, with all its bits.
+    pub fn is_settled(&self) -> bool {
+        match self {
+            Expected::Near(_) => false,
+            Expected::OneOf { choices, any_nan } => choices.len() == 1 && !(*any_nan && choices[0].is_nan()),
+        }
+    }
+
+    /// How many results are right; one where it is a matter of distance.
+    pub fn choices(&self) -> usize {
+        match self {
+            Expected::Near(_) => 1,
+            Expected::OneOf { choices, .. } => choices.len(),
+        }
+    }
+}
+
+/// What DataFusion's MIN or MAX of a group may be; nothing for no values. `most` is the largest finite value of the type.
+///
+/// A NaN does not compare, so it replaces what was there and is itself replaced; the zeros are equal, so that the first one stays; and where
+/// there is nothing but the infinity at the other end, the start value stays.
+pub fn extremes(values: &[f64], is_max: bool, most: f64) -> Vec<f64> {
+    let beyond = |a: &&f64, b: &&f64| if is_max { a.total_cmp(b) } else { b.total_cmp(a) };
+    let (worst, start) = if is_max { (f64::NEG_INFINITY, -most) } else { (f64::INFINITY, most) };
+    let is_worst = |value: &f64| *value == worst;
+    let Some(extreme) = values.iter().max_by(beyond) else { return vec![] };
+    let mut choices = if values.iter().any(|value| value.is_nan()) {
+        values.to_vec()
+    } else if *extreme == 0.0 {
+        values.iter().copied().filter(|value| *value == 0.0).collect()
+    } else {
+        vec![*extreme]
+    };
+    if choices.iter().any(is_worst) {
+        choices.push(start);
+    }
+    choices.sort_by(f64::total_cmp);
+    choices.dedup_by_key(|value| value.to_bits());
+    choices
+}
+
+impl Near {
     /// For these values; `None` stands for NULL.
     pub fn of(rounding: Rounding, values: &[f64]) -> Option<Self> {
         let count = values.len() as f64;
@@ -57,10 +156,10 @@ impl Expected {
         let sum = exact_sum(values);
         if values.iter().any(|value| !value.is_finite()) {
             let exact = if promised { sum } else { f64::NAN };
-            return Some(Expected { exact, distance: 0.0, overflows: false, promised });
+            return Some(Near { exact, distance: 0.0, overflows: false, promised });
         }
         if !promised {
-            return Some(Expected::of_squares(rounding, values, sum / count));
+            return Some(Near::of_squares(rounding, values, sum / count));
         }
         // Scaled down, so that the sum of the magnitudes does not overflow itself.
         let scaled: f64 = values.iter().map(|value| value.abs() * 2f64.powi(-64)).sum();
@@ -72,7 +171,7 @@ impl Expected {
             }
             _ => (sum, scaled * count * 2f64.powi(12)),
         };
-        Some(Expected { exact, distance, overflows, promised })
+        Some(Near { exact, distance, overflows, promised })
     }
 
     fn of_squares(rounding: Rounding, values: &[f64], mean: f64) -> Self {
@@ -85,7 +184,7 @@ impl Expected {
             Rounding::Deviation => (variance.sqrt(), distance.sqrt()),
             _ => (variance, distance),
         };
-        Expected { exact, distance, overflows: false, promised: false }
+        Near { exact, distance, overflows: false, promised: false }
     }
 
     /// Whether `got` is the exact result where that is promised and `strict`, else one that DataFusion's roundings can give.

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use datafusion::arrow::array::{Array, ArrayRef, AsArray, Float32Array, Float64Array, RecordBatch};
-use datafusion::arrow::compute::{SortOptions, concat_batches};
+use datafusion::arrow::compute::{SortOptions, cast, concat_batches};
 use datafusion::arrow::datatypes::{DataType, Float32Type, Float64Type};
 use datafusion::arrow::row::{RowConverter, SortField};
 use datafusion::error::Result;
@@ -37,12 +37,20 @@ struct Rounded {
     expected: Option<Vec<Option<Expected>>>,
 }
 
+impl Rounded {
+    /// Whether each row has only one right value, so that the column determines places.
+    fn is_settled(&self) -> bool {
+        let expected = self.expected.as_ref();
+        expected.is_some_and(|all| all.iter().flatten().all(Expected::is_settled))
+    }
+}
+
 impl Rows {
     /// Encodes an answer whose result has `columns`.
     pub fn new(spec: &Spec, answer: &Answer, columns: usize) -> Result<Self> {
         let batch = concat_batches(&answer.schema, &answer.batches)?;
         let normal: Vec<ArrayRef> = (0..columns)
-            .map(|at| normal(batch.column(at), spec.folds(at), spec.tier(at) != Tier::Exact))
+            .map(|at| normal(batch.column(at), spec.folds(at), has_any_nan(spec.tier(at))))
             .collect();
         let (mut exact, mut rounded) = (vec![], vec![]);
         let mut summands = batch.columns().iter().skip(columns + spec.hidden(columns));
@@ -52,10 +60,11 @@ impl Rows {
                 continue;
             };
             let lists = summands.next();
-            match array.as_primitive_opt::<Float64Type>() {
+            match doubles(rounding, array)? {
                 Some(values) => {
-                    let expected = lists.and_then(|lists| expected(rounding, lists));
-                    rounded.push(Rounded { column, values: values.clone(), expected });
+                    let data_type = array.data_type();
+                    let expected = lists.and_then(|lists| expected(rounding, data_type, lists));
+                    rounded.push(Rounded { column, values, expected });
                 }
                 // The average of decimals is one.
                 None => exact.push(Arc::clone(array)),
@@ -65,7 +74,11 @@ impl Rows {
         let exact = encode(plain, &exact, batch.num_rows())?;
         let known = spec.order.iter().take_while(|key| key.column < batch.num_columns());
         let known: Vec<Key> = known.copied().collect();
-        let settled = known.iter().take_while(|key| settles(spec, key.column, &batch, columns)).count();
+        let is_settled = |key: &&Key| match rounded.iter().find(|rounded| rounded.column == key.column) {
+            Some(rounded) => rounded.is_settled(),
+            None => settles(spec, key.column, &batch, columns),
+        };
+        let settled = known.iter().take_while(is_settled).count();
         let keys = sort_keys(&batch, &known)?;
         let places = sort_keys(&batch, &known[..settled])?;
         Ok(Rows { batch, columns, exact, rounded, keys, places })
@@ -116,7 +129,11 @@ impl Rows {
         let mut rows: Vec<usize> = rows.collect();
         if !self.is_exact() {
             rows.sort_by(|a, b| self.by_value(*a, *b));
-            left.values_mut().for_each(|rows| rows.sort_by(|a, b| other.by_value(*a, *b)));
+            // Those that allow one value only before those that allow it as well.
+            let order = |a: &usize, b: &usize| {
+                other.choices(*a).cmp(&other.choices(*b)).then_with(|| other.by_value(*a, *b))
+            };
+            left.values_mut().for_each(|rows| rows.sort_by(order));
         }
         rows.retain(|row| {
             let Some(candidates) = left.get_mut(self.exact[*row].as_slice()) else { return true };
@@ -128,6 +145,12 @@ impl Rows {
             place.map(|place| candidates.remove(place)).is_none()
         });
         rows
+    }
+
+    /// How many values a row of this reference allows.
+    fn choices(&self, row: usize) -> usize {
+        let expected = self.rounded.iter().filter_map(|rounded| rounded.expected.as_ref()?[row].as_ref());
+        expected.map(Expected::choices).max().unwrap_or(1)
     }
 
     fn by_value(&self, a: usize, b: usize) -> std::cmp::Ordering {
@@ -158,9 +181,16 @@ impl Rows {
         let key = spec.order.first()?;
         let at = self.rounded.iter().position(|rounded| rounded.column == key.column)?;
         let expected = self.rounded[at].expected.as_ref()?;
-        let most =
-            expected.iter().flatten().try_fold(0.0, |most: f64, e| e.distance().map(|d| most.max(d)))?;
-        let mut ranks: Vec<Option<f64>> = expected.iter().map(|e| e.map(|e| e.exact)).collect();
+        let (mut ranks, mut most) = (Vec::with_capacity(expected.len()), 0.0f64);
+        for expected in expected {
+            // One value whose place is open leaves all ranks open.
+            let place = match expected {
+                Some(expected) => Some(expected.place()?),
+                None => None,
+            };
+            most = most.max(place.map_or(0.0, |(_, distance)| distance));
+            ranks.push(place.map(|(value, _)| value));
+        }
         ranks.sort_by(|a, b| {
             // NULLs come first or last, whatever the direction.
             let nulls =
@@ -209,13 +239,29 @@ impl Rows {
     /// A row with these exact columns, and what its rounded ones must give.
     pub fn near(&self, exact: &[u8]) -> Option<String> {
         let row = (0..self.len()).find(|row| self.exact[*row] == exact)?;
-        let wanted = |rounded: &Rounded| format!("{:?}", rounded.expected.as_ref().and_then(|all| all[row]));
+        let wanted =
+            |rounded: &Rounded| format!("{:?}", rounded.expected.as_ref().and_then(|all| all[row].as_ref()));
         Some(self.show(row) + " " + &self.rounded.iter().map(wanted).collect::<Vec<_>>().join(" "))
     }
 }
 
-fn expected(rounding: Rounding, lists: &ArrayRef) -> Option<Vec<Option<Expected>>> {
-    (0..lists.len()).map(|row| Expected::of_row(rounding, lists, row)).collect()
+fn expected(rounding: Rounding, data_type: &DataType, lists: &ArrayRef) -> Option<Vec<Option<Expected>>> {
+    (0..lists.len()).map(|row| Expected::of_row(rounding, data_type, lists, row)).collect()
+}
+
+/// The values of a column that may come out otherwise; `None` for one of a type that never does.
+fn doubles(rounding: Rounding, array: &ArrayRef) -> Result<Option<Float64Array>> {
+    let is_extreme = matches!(rounding, Rounding::Extreme { .. });
+    if is_extreme && *array.data_type() == DataType::Float32 {
+        let array = cast(array, &DataType::Float64)?;
+        return Ok(array.as_primitive_opt::<Float64Type>().cloned());
+    }
+    Ok(array.as_primitive_opt::<Float64Type>().cloned())
+}
+
+/// Whether one NaN may stand for another, so that only one is kept. MIN and MAX look for theirs among the values of the group.
+fn has_any_nan(tier: Tier) -> bool {
+    !matches!(tier, Tier::Exact | Tier::Rounded(Rounding::Extreme { .. }))
 }
 
 /// Whether a key determines the place of rows: not where it may come out as another value.
@@ -228,8 +274,7 @@ fn settles(spec: &Spec, column: usize, batch: &RecordBatch, columns: usize) -> b
     };
     let zeros = column < columns && spec.folds(column) && any(|value| value == 0.0);
     let nans = spec.tier(column) != Tier::Exact && any(f64::is_nan);
-    let rounded = matches!(spec.tier(column), Tier::Rounded(_)) && column < columns;
-    !zeros && !nans && !rounded
+    !zeros && !nans
 }
 
 fn sort_keys(batch: &RecordBatch, keys: &[Key]) -> Result<Vec<Vec<u8>>> {

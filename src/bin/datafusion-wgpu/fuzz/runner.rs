@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use datafusion::common::DataFusionError;
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::error::Result;
-use datafusion::physical_plan::{ExecutionPlan, execute_stream};
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, execute_stream};
 use datafusion::prelude::SessionContext;
 use datafusion_wgpu::memory::{AdapterSelector, GpuDevice, GpuRuntime};
 use datafusion_wgpu::{placement_report, register_gpu_runtime};
@@ -58,6 +58,8 @@ pub struct GpuWork {
     pub cpu_batches: u64,
     /// Fallbacks by reason.
     pub fallbacks: BTreeMap<String, u64>,
+    /// Most partitions that a node of the plan has.
+    pub partitions: usize,
     /// Aggregates that stayed on the CPU.
     pub cpu_aggregates: u64,
     /// Bytes that were still reserved on the device after the run.
@@ -255,6 +257,7 @@ impl GpuWork {
                 }
             }
         }
+        self.partitions = self.partitions.max(plan.output_partitioning().partition_count());
         self.cpu_aggregates += u64::from(plan.name() == "AggregateExec");
         plan.children().into_iter().for_each(|child| self.add_plan(child));
     }

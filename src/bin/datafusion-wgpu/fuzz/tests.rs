@@ -368,6 +368,58 @@ async fn a_wrong_average_of_small_values_is_found() {
     }
 }
 
+/// Only where partitions run at once may an error name another row's value.
+#[tokio::test]
+async fn errors_of_partitions_may_name_other_values() {
+    let stored = numbers().await;
+    let engine = Engine::new("", Duration::from_secs(60)).unwrap();
+    let sql = "SELECT arrow_cast(v, 'Int8') FROM t0".to_string();
+    let question = Question::of_sql(&engine, &stored, sql, None, Spec::default()).await;
+    let Verdict::Error(text) = &question.oracle.verdict else { panic!("{:?}", question.oracle.verdict) };
+    let value = 0x0123_4567_89ab_cdefi64 + 1;
+    let (other, kind) = (text.replace(&value.to_string(), "-300"), text.replace("Int8", "Int16"));
+    assert!(*text != other && *text != kind, "{text}");
+    for (text, target, partitions, is_right) in [
+        (text, "1", 1, true),
+        (&other, "1", 1, false),
+        (&other, "1", 2, true),
+        (&other, "2", 1, true),
+        (&kind, "2", 2, false),
+    ] {
+        let target = ("datafusion.execution.target_partitions".to_string(), target.to_string());
+        let options = RunOptions { settings: BTreeMap::from([target]), ..RunOptions::default() };
+        let gpu = runner::GpuWork { partitions, ..runner::GpuWork::default() };
+        let run = runner::Run { verdict: Verdict::Error(text.clone()), gpu };
+        let judgement = question.judge(&engine, &options, &run, Care::Quick).await;
+        assert_eq!(matches!(judgement, Judgement::SameError), is_right, "{text}: {judgement:?}");
+        assert_eq!(matches!(judgement, Judgement::Wrong(Wrong::Error, _)), !is_right, "{judgement:?}");
+    }
+}
+
+/// MIN and MAX over floats are told by their values where they are grouped, and only there.
+#[test]
+fn grouped_float_extremes_have_a_tier_of_their_own() {
+    let float = || Expr::leaf("column", DataType::Float64, "f".to_string());
+    let maximum = Expr::new(ast::FLOAT_EXTREME, DataType::Float64, "max({})", vec![float().into()]);
+    let condition = Expr::leaf("literal", DataType::Boolean, "true".to_string());
+    let filtered = "{} FILTER (WHERE {})";
+    let filtered =
+        Expr::new("FILTER", DataType::Float64, filtered, vec![maximum.clone().into(), condition.into()]);
+    let plain = select(vec![column("k"), maximum, filtered]);
+    assert_eq!(plain.tiers(), [Tier::Exact; 3]);
+    assert!(plain.reference().is_none());
+    let mut grouped = plain.clone();
+    if let ast::Body::Select(select) = &mut grouped.body {
+        select.keys = vec![0];
+    }
+    let extreme = Tier::Rounded(Rounding::Extreme { is_max: true, any_nan: false });
+    assert_eq!(grouped.tiers(), [Tier::Exact, extreme, extreme]);
+    let reference = grouped.reference().unwrap().to_string();
+    let both =
+        "array_agg(CAST(f AS DOUBLE)) AS check0, array_agg(CAST(f AS DOUBLE)) FILTER (WHERE true) AS check1";
+    assert!(reference.contains(both), "{reference}");
+}
+
 /// Running out of DataFusion's memory is the plan's own business; the ledger is still looked at.
 #[tokio::test]
 async fn a_small_pool_leaves_the_verdict_open() {

@@ -2,7 +2,7 @@
 
 use datafusion::arrow::datatypes::DataType;
 
-use super::super::ast::{Arg, Expr, Tier};
+use super::super::ast::{Arg, Expr, FLOAT_EXTREME, Tier};
 use super::super::rounded::Rounding;
 use super::super::types::{Class, Flavour, class};
 use super::{Generator, Scope};
@@ -144,7 +144,7 @@ impl Generator<'_> {
         }
         let template = self.rng.choose(&["min({})", "max({})"]);
         let (data_type, flavour, bound) = (arg.data_type.clone(), arg.flavour, arg.bound);
-        let kind = if class(&data_type) == Class::Float { "min/max of floats" } else { "min/max" };
+        let kind = if class(&data_type) == Class::Float { FLOAT_EXTREME } else { "min/max" };
         Expr::new(kind, data_type, template, vec![arg.into()]).known(flavour, bound)
     }
 

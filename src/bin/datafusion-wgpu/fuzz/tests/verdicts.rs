@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use datafusion::arrow::array::{ArrayRef, Float64Array, Int64Array, ListArray, RecordBatch};
+use datafusion::arrow::array::{ArrayRef, Float32Array, Float64Array, Int64Array, ListArray, RecordBatch};
 use datafusion::arrow::datatypes::Float64Type;
 
 use super::super::ast::Tier;
 use super::super::compare::{self, Answer, Key, Outcome, Spec, Wanted};
 use super::super::errors::{same_error, same_kind};
 use super::super::rng::Rng;
-use super::super::rounded::{Expected, Rounding, exact_sum};
+use super::super::rounded::{Near, Rounding, exact_sum, extremes};
 
 fn answer(columns: Vec<(&str, ArrayRef)>) -> Answer {
     let batch =
@@ -47,15 +47,97 @@ fn every_bit_counts() {
     assert!(!is_same(&exact, &one, None, &floats(vec![1.0])), "other types");
 }
 
+/// A reference: a column of the answer, and the values of each row.
+fn reference(column: ArrayRef, summands: Vec<Vec<f64>>) -> Answer {
+    let lists = summands.into_iter().map(|values| Some(values.into_iter().map(Some).collect::<Vec<_>>()));
+    let lists = ListArray::from_iter_primitive::<Float64Type, _, _>(lists);
+    answer(vec![("x", column), ("check0", Arc::new(lists))])
+}
+
 /// An answer with a rounded column, and the reference with the summands of each row.
 fn averages(summands: Vec<Vec<f64>>) -> (Answer, Answer) {
     let averages: Vec<f64> =
         summands.iter().map(|values| values.iter().sum::<f64>() / values.len() as f64).collect();
-    let lists = summands.into_iter().map(|values| Some(values.into_iter().map(Some).collect::<Vec<_>>()));
-    let lists = ListArray::from_iter_primitive::<Float64Type, _, _>(lists);
-    let reference =
-        answer(vec![("x", Arc::new(Float64Array::from(averages.clone()))), ("check0", Arc::new(lists))]);
+    let reference = reference(Arc::new(Float64Array::from(averages.clone())), summands);
     (floats(averages), reference)
+}
+
+#[test]
+fn values_that_do_not_compare_leave_extremes_open() {
+    let (inf, nan, most) = (f64::INFINITY, f64::NAN, f64::MAX);
+    let bits = |values: &[f64]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
+    for (is_max, values, choices) in [
+        (true, vec![1.0, 2.0, -inf], vec![2.0]),
+        (false, vec![1.0, 2.0, inf], vec![1.0]),
+        (true, vec![2.0, nan, 1.0, 2.0], vec![1.0, 2.0, nan]),
+        (true, vec![nan, -inf], vec![-inf, -most, nan]),
+        (true, vec![nan, inf], vec![inf, nan]),
+        (true, vec![0.0, -0.0, -1.0], vec![-0.0, 0.0]),
+        (true, vec![0.0, -0.0, 1.0], vec![1.0]),
+        (false, vec![0.0, -0.0, 1.0], vec![-0.0, 0.0]),
+        (true, vec![-0.0, -1.0], vec![-0.0]),
+        (true, vec![-inf, -inf], vec![-inf, -most]),
+        (false, vec![-inf, inf], vec![-inf]),
+        (false, vec![inf], vec![most, inf]),
+        (true, vec![], vec![]),
+    ] {
+        let got = extremes(&values, is_max, most);
+        assert_eq!(bits(&got), bits(&choices), "{is_max} {values:?}: {got:?}");
+    }
+}
+
+fn extreme(is_max: bool, any_nan: bool) -> Spec {
+    spec(Tier::Rounded(Rounding::Extreme { is_max, any_nan }))
+}
+
+#[test]
+fn grouped_extremes_are_values_of_their_group() {
+    let (inf, nan, payload) = (f64::INFINITY, f64::NAN, f64::from_bits(0x7ff8_0000_0000_0001));
+    let groups = || vec![vec![1.0, nan, 3.0], vec![5.0, 6.0]];
+    let want = floats(vec![3.0, 6.0]);
+    let all = reference(Arc::clone(want.batches[0].column(0)), groups());
+    let allows = |spec: &Spec, got: &[f64]| is_same(spec, &want, Some(&all), &floats(got.to_vec()));
+    let plain = extreme(true, false);
+    for odd in [1.0, 3.0, nan] {
+        assert!(allows(&plain, &[6.0, odd]), "{odd}");
+    }
+    for odd in [2.0, 5.0, 6.0, inf, payload] {
+        assert!(!allows(&plain, &[6.0, odd]), "{odd}");
+    }
+    assert!(!allows(&plain, &[5.0, 3.0]), "not the largest of a group that compares");
+    assert!(allows(&extreme(true, true), &[payload, 6.0]));
+    // A value that both groups hold goes to the one that can't do without it.
+    let shared = reference(Arc::clone(want.batches[0].column(0)), vec![vec![6.0, nan], vec![6.0]]);
+    assert!(is_same(&plain, &want, Some(&shared), &floats(vec![nan, 6.0])));
+    assert!(!is_same(&plain, &want, Some(&shared), &floats(vec![nan, nan])));
+    let unchecked = Wanted { answer: &want, reference: None };
+    assert_eq!(compare::compare(&plain, unchecked, &want, false).unwrap(), Outcome::Unchecked);
+}
+
+#[test]
+fn single_floats_have_a_start_value_of_their_own() {
+    let single = |value: f32| answer(vec![("x", Arc::new(Float32Array::from(vec![value])) as ArrayRef)]);
+    let want = single(-f32::MAX);
+    let all = reference(Arc::clone(want.batches[0].column(0)), vec![vec![f64::NEG_INFINITY]]);
+    let same = |got: f32| is_same(&extreme(true, false), &want, Some(&all), &single(got));
+    assert!(same(-f32::MAX) && same(f32::NEG_INFINITY));
+    assert!(!same(f32::MAX) && !same(0.0));
+}
+
+/// ORDER BY a MAX that may come out otherwise, with LIMIT: only where each group has one is the place of rows known.
+#[test]
+fn open_extremes_determine_no_place() {
+    let key = Key { column: 0, descending: false, nulls_first: false };
+    let spec = Spec { order: vec![key], limited: true, ..extreme(true, false) };
+    let values: ArrayRef = Arc::new(Float64Array::from(vec![3.0, 6.0]));
+    let same = |all: &Answer, got: f64| is_same(&spec, &floats(vec![3.0]), Some(all), &floats(vec![got]));
+    let open = reference(Arc::clone(&values), vec![vec![3.0, f64::NAN], vec![6.0]]);
+    // The other row's 3 may have been a NaN, which comes last.
+    assert!(same(&open, 6.0) && same(&open, 3.0));
+    assert!(!same(&open, 5.0));
+    let settled = reference(values, vec![vec![3.0, 1.0], vec![6.0]]);
+    assert!(same(&settled, 3.0));
+    assert!(!same(&settled, 6.0));
 }
 
 #[test]
@@ -83,7 +165,7 @@ fn averages_are_as_near_as_their_values_allow() {
 #[test]
 fn infinities_have_no_distance() {
     let allows = |values: &[f64], got: f64| {
-        Expected::of(Rounding::Sum, values).is_some_and(|expected| expected.allows(got, false))
+        Near::of(Rounding::Sum, values).is_some_and(|expected| expected.allows(got, false))
     };
     let (inf, most) = (f64::INFINITY, f64::MAX);
     assert!(allows(&[inf, 1.0], inf));
@@ -97,8 +179,8 @@ fn infinities_have_no_distance() {
     assert!(allows(&[most, most, -most], most));
     assert!(allows(&[most, most, -most], inf));
     assert!(!allows(&[most, most, -most], 1.0));
-    assert_eq!(Expected::of(Rounding::Sum, &[]), None);
-    assert_eq!(Expected::of(Rounding::SampleVariance, &[1.0]), None);
+    assert_eq!(Near::of(Rounding::Sum, &[]), None);
+    assert_eq!(Near::of(Rounding::SampleVariance, &[1.0]), None);
 }
 
 #[test]
