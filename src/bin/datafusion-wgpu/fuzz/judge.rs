@@ -8,7 +8,7 @@ use datafusion::error::Result;
 use super::ast::Query;
 use super::compare::{self, Answer, Outcome, Spec, Wanted};
 use super::data::Stored;
-use super::errors::{is_exhausted, same_error, same_kind};
+use super::errors::{is_exhausted, is_of_a_value, is_second_execution, same_error, same_kind};
 use super::options::RunOptions;
 use super::plant::Plant;
 use super::runner::{Engine, Run, Verdict};
@@ -144,7 +144,7 @@ impl<'a> Question<'a> {
     pub async fn judge(&self, engine: &Engine, options: &RunOptions, run: &Run, care: Care) -> Judgement {
         // How much memory a plan needs is its own business: either side alone may run out of it.
         if let (Some(_), Verdict::Error(text)) = (&options.pool, &run.verdict)
-            && is_exhausted(text)
+            && (is_exhausted(text) || is_second_execution(text))
         {
             return leak_or(Judgement::Undetermined, run.gpu.leaked);
         }
@@ -156,8 +156,8 @@ impl<'a> Question<'a> {
             return Judgement::Wrong(difference.0, difference.1);
         }
         let mut others = vec![];
-        for (partitions, batch_size) in variations(options, self.stored.rows, care) {
-            let oracle = self.ask(engine, &options.cpu(partitions, batch_size)).await;
+        for cpu in variations(options, self.stored.rows, care) {
+            let oracle = self.ask(engine, &cpu).await;
             if matches!(self.agreement(&oracle, run, options), Judgement::Same | Judgement::SameError) {
                 return leak_or(Judgement::OtherCpu, run.gpu.leaked);
             }
@@ -167,7 +167,7 @@ impl<'a> Question<'a> {
             }
             others.push(oracle);
         }
-        if self.is_undetermined(&others, run) {
+        if self.is_undetermined(&others, run) || self.is_guarded(run) {
             return leak_or(Judgement::Undetermined, run.gpu.leaked);
         }
         Judgement::Wrong(difference.0, difference.1)
@@ -236,6 +236,19 @@ impl<'a> Question<'a> {
         }
     }
 
+    /// Whether one side raised for a value that AND or OR may guard: whether they do depends on the rows that share its batch, and
+    /// batches after a join are like no batches of a scan.
+    fn is_guarded(&self, run: &Run) -> bool {
+        let guards = self.sql.contains(" AND ") || self.sql.contains(" OR ");
+        let divides = self.sql.contains(" / ") || self.sql.contains(" % ");
+        match (&self.oracle.verdict, &run.verdict) {
+            (Verdict::Error(text), Verdict::Rows(_)) | (Verdict::Rows(_), Verdict::Error(text)) => {
+                guards && divides && is_of_a_value(text)
+            }
+            _ => false,
+        }
+    }
+
     fn is_pieced_together(&self, others: &[Oracle], got: &Answer, strict: bool) -> Result<bool> {
         let Some(first) = self.oracle.wanted() else { return Ok(false) };
         let mut all: Vec<Wanted<'_>> = others.iter().filter_map(Oracle::wanted).collect();
@@ -272,8 +285,8 @@ fn leak_or(judgement: Judgement, leaked: u64) -> Judgement {
     }
 }
 
-/// Partitions and batch sizes of the runs that the CPU is asked for again; those of the forced run first.
-fn variations(options: &RunOptions, rows: usize, care: Care) -> Vec<(usize, usize)> {
+/// Options of the runs that the CPU is asked for again; those of the forced run first.
+fn variations(options: &RunOptions, rows: usize, care: Care) -> Vec<RunOptions> {
     let (partitions, batch_size) = (options.partitions(), options.batch_size());
     let gpu_rows = options.number("gpu.batch_rows", 8_192).max(1);
     let mut all = vec![(partitions, batch_size), (partitions, gpu_rows)];
@@ -282,6 +295,9 @@ fn variations(options: &RunOptions, rows: usize, care: Care) -> Vec<(usize, usiz
         all.truncate(3);
     }
     // Tiny batches over many rows take long without showing more.
-    all.iter_mut().for_each(|(_, batch_size)| *batch_size = (*batch_size).max(1 + rows / 200));
+    let least = 1 + rows / 200;
+    let mut all: Vec<_> =
+        all.into_iter().map(|(partitions, size)| options.cpu(partitions, size.max(least))).collect();
+    all.insert(1, all[0].clone().without_dynamic_filters());
     all
 }

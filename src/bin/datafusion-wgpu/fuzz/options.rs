@@ -202,6 +202,16 @@ impl RunOptions {
         RunOptions { settings, ..RunOptions::default() }
     }
 
+    /// The same without filters that operators pass to scans while they run: those compare floats without their NaNs, so
+    /// answers over such depend on what was read first.
+    pub fn without_dynamic_filters(mut self) -> Self {
+        for kind in ["aggregate", "topk", "join"] {
+            let key = format!("datafusion.optimizer.enable_{kind}_dynamic_filter_pushdown");
+            self.settings.insert(key, "false".to_string());
+        }
+        self
+    }
+
     /// Statements that set the options; those of the adapter are not among them.
     pub fn statements(&self) -> Vec<String> {
         self.settings.iter().map(|(key, value)| format!("SET {key} = '{value}'")).collect()

@@ -154,16 +154,17 @@ impl Near {
         }
         let promised = matches!(rounding, Rounding::Sum | Rounding::Average);
         let sum = exact_sum(values);
+        // Scaled down, so that the sum of the magnitudes does not overflow itself.
+        let finite = values.iter().filter(|value| value.is_finite());
+        let scaled: f64 = finite.map(|value| value.abs() * 2f64.powi(-64)).sum();
+        let overflows = scaled >= f64::MAX * 2f64.powi(-65);
         if values.iter().any(|value| !value.is_finite()) {
             let exact = if promised { sum } else { f64::NAN };
-            return Some(Near { exact, distance: 0.0, overflows: false, promised });
+            return Some(Near { exact, distance: 0.0, overflows, promised });
         }
         if !promised {
             return Some(Near::of_squares(rounding, values, sum / count));
         }
-        // Scaled down, so that the sum of the magnitudes does not overflow itself.
-        let scaled: f64 = values.iter().map(|value| value.abs() * 2f64.powi(-64)).sum();
-        let overflows = scaled >= f64::MAX * 2f64.powi(-65);
         let (exact, distance) = match rounding {
             Rounding::Average => {
                 let average = sum / count;
