@@ -1,6 +1,8 @@
 //! A fixed minute of the differential fuzzer, as a user runs it.
 
-use std::process::Command;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use crate::harness::TestResult;
 
@@ -34,5 +36,56 @@ fn a_fixed_seed_shows_no_difference() -> TestResult {
         !report["fallbacks"].as_object().is_none_or(serde_json::Map::is_empty),
         "nothing fell back: {text}"
     );
+    Ok(())
+}
+
+/// A program whose temporary files go to `folder`.
+fn fuzz(folder: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_datafusion-wgpu"));
+    command.arg("fuzz").arg("--out").arg(folder.join("out")).env("TMPDIR", folder);
+    command
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn an_output_that_is_full_is_an_error() -> TestResult {
+    let folder = tempfile::tempdir()?;
+    let full = std::fs::File::options().write(true).open("/dev/full")?;
+    let output = fuzz(folder.path()).args(["--queries", "1", "--runs", "1"]).stdout(full).output()?;
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("Error: ") && !text.contains("panicked"), "{text}");
+    Ok(())
+}
+
+/// Ctrl-C ends a run with the numbers so far, and leaves no temporary folders.
+#[cfg(unix)]
+#[test]
+fn an_interrupted_run_reports() -> TestResult {
+    let folder = tempfile::tempdir()?;
+    let report = folder.path().join("fuzz.json");
+    let temporary = folder.path().join("tmp");
+    std::fs::create_dir(&temporary)?;
+    let child = fuzz(folder.path())
+        .args(["--minutes", "10", "--json"])
+        .arg(&report)
+        .env("TMPDIR", &temporary)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    let is_empty = || std::fs::read_dir(&temporary).is_ok_and(|mut entries| entries.next().is_none());
+    let start = Instant::now();
+    while is_empty() && start.elapsed() < Duration::from_secs(60) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(!is_empty(), "nothing was begun");
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status()?.success());
+    let output = child.wait_with_output()?;
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(130), "{text}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("forced runs"), "{text}");
+    let report: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&report)?)?;
+    assert_eq!(report["interrupted"].as_bool(), Some(true));
+    assert!(is_empty(), "temporary folders are left: {text}");
     Ok(())
 }

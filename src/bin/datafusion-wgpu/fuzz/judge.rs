@@ -3,6 +3,8 @@
 //! Only what no run on the CPU gives is a failure: where the verdicts differ, the CPU is asked again under other batch
 //! sizes and partition counts, since errors and the order of rows depend on them.
 
+use std::time::Instant;
+
 use datafusion::error::Result;
 
 use super::ast::Query;
@@ -84,6 +86,8 @@ pub enum Judgement {
     Unchecked,
     /// Too many rows to compare.
     TooLarge,
+    /// No answer in time from a plan without GPU nodes, for which the CPU needs long as well.
+    SlowOnCpu,
     /// A failure, in words.
     Wrong(Wrong, String),
 }
@@ -153,6 +157,9 @@ impl<'a> Question<'a> {
             judgement => return leak_or(judgement, run.gpu.leaked),
         };
         if difference.0 == Wrong::Hang {
+            if run.gpu.nodes.is_empty() && self.is_slow_on_cpu(engine, options).await {
+                return Judgement::SlowOnCpu;
+            }
             return Judgement::Wrong(difference.0, difference.1);
         }
         let mut others = vec![];
@@ -171,6 +178,14 @@ impl<'a> Question<'a> {
             return leak_or(Judgement::Undetermined, run.gpu.leaked);
         }
         Judgement::Wrong(difference.0, difference.1)
+    }
+
+    /// Whether the CPU alone takes more than half of the time that a query may take, with the same batches and partitions.
+    async fn is_slow_on_cpu(&self, engine: &Engine, options: &RunOptions) -> bool {
+        let start = Instant::now();
+        let options = options.cpu(options.partitions(), options.batch_size());
+        engine.cpu(self.stored, &self.sql, &options).await;
+        start.elapsed() > engine.timeout() / 2
     }
 
     /// Compares a run with one of the CPU's verdicts. A CPU that hangs, panics or gives too many rows agrees with nothing.

@@ -7,6 +7,7 @@
 //! queries. Each query runs over several datasets and options, since a shader is compiled once a shape. Query N of a
 //! seed is the same whatever the number of jobs.
 
+mod args;
 mod ast;
 mod cells;
 mod compare;
@@ -18,6 +19,7 @@ mod options;
 mod plant;
 mod print;
 mod reduce;
+mod replay;
 mod report;
 pub mod rng;
 mod rounded;
@@ -30,81 +32,37 @@ mod tests;
 mod types;
 mod values;
 mod watchdog;
+mod world;
 
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use datafusion::common::runtime::SpawnedTask;
 use datafusion::error::{DataFusionError, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 use parking_lot::Mutex;
+use tokio::task::JoinSet;
 
-use crate::panics;
+use crate::output::print;
+use crate::{panics, signals};
 
-use ast::Query;
-use compare::Answer;
-use data::{Dataset, Size, Stored};
+pub use args::Args;
+use args::unwritable;
+use data::Stored;
 use judge::{Care, Judgement, Question, Wrong};
 use options::RunOptions;
-use plant::{Bug, Plant};
+use plant::Plant;
+use replay::replay;
 use report::{Failure, Summary};
 use rng::Rng;
-use runner::{Engine, Verdict};
-use shrink::{Case, Shrinker};
+use runner::Engine;
+use shrink::{Case, Shrinker, Shrunk};
 use watchdog::{NUMBER, Running};
-
-/// Flags of `fuzz`.
-#[derive(Debug, Clone, clap::Args)]
-pub struct Args {
-    /// The seed: the same one gives the same queries, tables and options
-    #[arg(long, default_value_t = 1)]
-    pub seed: u64,
-    /// Ends after this many queries; 200 unless --minutes is given
-    #[arg(long, value_name = "N")]
-    pub queries: Option<u64>,
-    /// Ends after this many minutes
-    #[arg(long, value_name = "T")]
-    pub minutes: Option<f64>,
-    /// Number of the first query
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub from: u64,
-    /// Forced runs of each query, over several datasets and options
-    #[arg(long, value_name = "N", default_value_t = 6)]
-    pub runs: usize,
-    /// Queries that run at a time
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub jobs: usize,
-    /// Where scripts of failures are written
-    #[arg(long, value_name = "DIR", default_value = "fuzz-failures")]
-    pub out: PathBuf,
-    /// Writes the numbers as JSON
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
-    /// Runs a script of a failure again, with the rule off and forced
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["queries", "minutes", "from"])]
-    pub replay: Option<PathBuf>,
-    /// Seconds that a query may take
-    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
-    pub timeout: u64,
-    /// Seconds that making a failure smaller may take
-    #[arg(long, value_name = "SECONDS", default_value_t = 120)]
-    pub shrink: u64,
-    /// Ends after this many failures
-    #[arg(long, value_name = "N", default_value_t = 20)]
-    pub failures: usize,
-    /// The adapter: its number or a part of its name
-    #[arg(long, value_name = "ADAPTER", default_value = "")]
-    pub adapter: String,
-    /// Changes forced answers to queries that hold this text: a planted bug, to see that it is found
-    #[arg(long, value_name = "TEXT", hide = true)]
-    pub plant: Option<String>,
-    /// What --plant changes
-    #[arg(long, value_enum, default_value = "row", hide = true)]
-    pub bug: Bug,
-}
+use world::World;
 
 /// Queries over the tables of one world.
 const QUERIES_A_WORLD: u64 = 8;
@@ -112,33 +70,52 @@ const QUERIES_A_WORLD: u64 = 8;
 const WORLDS: u64 = 0;
 const QUERIES: u64 = 1 << 40;
 const OPTIONS: u64 = 2 << 40;
+/// How long jobs may take to let go of what they hold after an interruption.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Runs `fuzz`.
 ///
 /// # Errors
 /// No adapter, or a script or folder that cannot be read or written.
 pub async fn run(args: Args) -> Result<ExitCode> {
-    let engine = Engine::new(&args.adapter, Duration::from_secs(args.timeout))?;
+    let interruption = signals::interruption()?;
+    let plant = Plant { text: args.plant.clone(), bug: args.bug };
+    let engine = || Engine::new(&args.adapter, Duration::from_secs(args.timeout));
     if let Some(path) = &args.replay {
-        return replay(&engine, path, &Plant { text: args.plant.clone(), bug: args.bug }).await;
+        let engine = engine()?;
+        return tokio::select! {
+            code = interruption => Ok(ExitCode::from(code)),
+            outcome = replay(&engine, path, &plant) => outcome,
+        };
     }
+    args.range()?;
+    args.check_outputs()?;
+    let engine = engine()?;
     panics::watch();
     let json = args.json.clone();
-    let summary = Fuzzer::new(engine, args).run().await?;
+    let (summary, interrupted) = Fuzzer::new(engine, args).run(interruption).await?;
     show(&summary, json.as_deref())?;
+    if let Some(code) = interrupted {
+        say("interrupted: these are the numbers so far");
+        return Ok(ExitCode::from(code));
+    }
     let sound = summary.failures.is_empty() && summary.own_panics().is_empty() && !summary.proves_little();
     Ok(if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Prints the numbers, and writes them as JSON.
+/// Writes the numbers as JSON, and prints them.
 fn show(summary: &Summary, json: Option<&std::path::Path>) -> Result<()> {
-    print!("{summary}");
     if let Some(path) = json {
         let text =
             serde_json::to_string_pretty(summary).map_err(|e| DataFusionError::External(Box::new(e)))?;
-        std::fs::write(path, text + "\n")?;
+        std::fs::write(path, text + "\n").map_err(|error| unwritable(path, &error))?;
     }
-    Ok(())
+    print(&summary.to_string())
+}
+
+/// Tells what happens. Where stderr can't be written, nobody is there to be told.
+fn say(text: &str) {
+    drop(writeln!(io::stderr(), "{text}"));
 }
 
 /// The state that the jobs share.
@@ -150,6 +127,8 @@ struct Fuzzer {
     /// The next world.
     next: AtomicU64,
     summary: Mutex<Summary>,
+    /// Failures that are being made smaller, by the number of the query.
+    open: Mutex<BTreeMap<u64, (Case, Wrong, String)>>,
     bar: ProgressBar,
     /// When the last line of progress was written, where there is no terminal for a bar.
     told: Mutex<Instant>,
@@ -170,12 +149,14 @@ impl Fuzzer {
             start: now,
             next,
             summary: Mutex::new(summary),
+            open: Mutex::default(),
             bar,
             told: Mutex::new(now),
         }
     }
 
-    async fn run(self) -> Result<Summary> {
+    /// Runs until the queries, the time or the failures are used up, or until `interruption` gives an exit code, which comes back.
+    async fn run(self, interruption: impl Future<Output = u8>) -> Result<(Summary, Option<u8>)> {
         let fuzzer = Arc::new(self);
         let last = Arc::downgrade(&fuzzer);
         fuzzer.engine.on_deadlock(move |running| {
@@ -183,18 +164,37 @@ impl Fuzzer {
                 fuzzer.stuck(running);
             }
         });
-        let jobs: Vec<_> = (0..fuzzer.args.jobs.max(1))
-            .map(|_| {
-                let fuzzer = Arc::clone(&fuzzer);
-                SpawnedTask::spawn(async move { fuzzer.work().await })
-            })
-            .collect();
-        for job in jobs {
-            job.await.map_err(|error| DataFusionError::External(Box::new(error)))??;
+        let mut jobs = JoinSet::new();
+        for _ in 0..fuzzer.args.jobs {
+            let fuzzer = Arc::clone(&fuzzer);
+            jobs.spawn(async move { fuzzer.work().await });
+        }
+        let mut interruption = pin!(interruption);
+        let interrupted = loop {
+            tokio::select! {
+                code = &mut interruption => break Some(code),
+                job = jobs.join_next() => match job {
+                    Some(job) => job.map_err(|error| DataFusionError::External(Box::new(error)))??,
+                    None => break None,
+                },
+            }
+        };
+        if interrupted.is_some() {
+            // What jobs hold goes with them, temporary folders among it.
+            drop(tokio::time::timeout(PATIENCE, jobs.shutdown()).await);
+            fuzzer.write_open()?;
         }
         fuzzer.bar.finish_and_clear();
         let summary = fuzzer.summary.lock().clone();
-        Ok(fuzzer.finished(summary))
+        Ok((fuzzer.finished(Summary { interrupted: interrupted.is_some(), ..summary }), interrupted))
+    }
+
+    /// Writes down the failures that were to be made smaller, as they are.
+    fn write_open(&self) -> Result<()> {
+        for (number, (case, wrong, detail)) in std::mem::take(&mut *self.open.lock()) {
+            self.write(number, wrong, Shrunk { case, detail, tries: 0 })?;
+        }
+        Ok(())
     }
 
     fn finished(&self, mut summary: Summary) -> Summary {
@@ -217,18 +217,8 @@ impl Fuzzer {
             script: None,
         }));
         if let Err(error) = show(&self.finished(summary), self.args.json.as_deref()) {
-            eprintln!("{error}");
+            say(&error.to_string());
         }
-    }
-
-    /// Numbers of the queries that are asked for: the first, and the one after the last.
-    fn range(&self) -> (u64, u64) {
-        let count = match (self.args.queries, self.args.minutes) {
-            (Some(count), _) => count,
-            (None, Some(_)) => u64::MAX / 2,
-            (None, None) => 200,
-        };
-        (self.args.from, self.args.from.saturating_add(count))
     }
 
     fn is_over(&self) -> bool {
@@ -238,7 +228,7 @@ impl Fuzzer {
     }
 
     async fn work(&self) -> Result<()> {
-        let (first, end) = self.range();
+        let (first, end) = self.args.range()?;
         loop {
             let world = self.next.fetch_add(1, Ordering::Relaxed);
             let queries = world * QUERIES_A_WORLD..(world + 1) * QUERIES_A_WORLD;
@@ -264,7 +254,7 @@ impl Fuzzer {
         query.count_kinds(&mut self.summary.lock().kinds);
         let mut options_rng = Rng::new(self.args.seed, OPTIONS + number);
         let suitable = world.suitable(&query);
-        let runs = self.args.runs.max(1);
+        let runs = self.args.runs;
         let mut counted = false;
         for (index, dataset) in suitable.iter().enumerate() {
             let shares =
@@ -306,22 +296,26 @@ impl Fuzzer {
     /// Makes a failure smaller and writes it down.
     async fn failed(&self, number: u64, case: Case, wrong: (Wrong, String)) -> Result<()> {
         let kind = wrong.0;
-        self.bar.suspend(|| eprintln!("query {number}: {kind:?}: {}\n  {}", wrong.1, case.query));
+        let found = format!("query {number}: {kind:?}: {}\n  {}", wrong.1, case.query);
+        self.bar.suspend(|| say(&found));
+        self.open.lock().insert(number, (case.clone(), kind, wrong.1.clone()));
         // One run alone does not show that another one has other bits.
         let budget = if kind == Wrong::Bits { 0 } else { self.args.shrink };
         let budget = Duration::from_secs(budget);
         let shrunk = Shrinker::new(&self.engine, &self.plant, case, wrong, budget).run().await?;
+        self.write(number, kind, shrunk)?;
+        self.open.lock().remove(&number);
+        Ok(())
+    }
+
+    /// Writes a failure down.
+    fn write(&self, number: u64, wrong: Wrong, shrunk: Shrunk) -> Result<()> {
+        let script = script::write(&self.args.out, self.args.seed, number, wrong, &shrunk)?;
+        let told = format!("  {} ({} steps tried)", script.display(), shrunk.tries);
         let sql = shrunk.case.query.to_string();
-        let script = {
-            let mut summary = self.summary.lock();
-            let place = summary.failures.len() + 1;
-            let script = script::write(&self.args.out, place, self.args.seed, number, kind, &shrunk)?;
-            let detail = shrunk.detail.clone();
-            let failure = Failure { query: number, wrong: kind, detail, sql, script: Some(script.clone()) };
-            summary.failures.push(failure);
-            script
-        };
-        self.bar.suspend(|| eprintln!("  {} ({} steps tried)", script.display(), shrunk.tries));
+        let failure = Failure { query: number, wrong, detail: shrunk.detail, sql, script: Some(script) };
+        self.summary.lock().failures.push(failure);
+        self.bar.suspend(|| say(&told));
         Ok(())
     }
 
@@ -331,96 +325,11 @@ impl Fuzzer {
             let mut told = self.told.lock();
             if told.elapsed() > Duration::from_secs(10) {
                 *told = Instant::now();
-                eprintln!("{line}");
+                say(&line);
             }
         } else {
             self.bar.set_message(line);
             self.bar.tick();
         }
     }
-}
-
-/// Tables, and datasets for them.
-struct World {
-    seed: u64,
-    tables: Vec<types::Table>,
-    datasets: Vec<Dataset>,
-}
-
-impl World {
-    /// World `number` of a seed.
-    fn new(seed: u64, number: u64) -> Result<Self> {
-        let mut rng = Rng::new(seed, WORLDS + number);
-        let mut tables = types::tables(&mut rng);
-        let sizes = [Size::Tiny, Size::Tiny, Size::Medium, Size::Large];
-        let datasets = sizes.map(|size| Dataset::random(&mut rng, &tables, size));
-        let datasets = datasets.into_iter().collect::<Result<Vec<_>>>()?;
-        for (number, table) in tables.iter_mut().enumerate() {
-            for (index, column) in table.columns.iter_mut().enumerate() {
-                let samples = datasets.iter().flat_map(|dataset| dataset.samples(&mut rng, number, index));
-                column.samples = samples.collect();
-            }
-        }
-        Ok(World { seed, tables, datasets })
-    }
-
-    /// Query `number` of the seed, which must belong to this world.
-    fn query(&self, number: u64) -> Query {
-        generate::query(&mut Rng::new(self.seed, QUERIES + number), &self.tables)
-    }
-
-    /// Datasets that the query can be run over in reasonable time, the one that tells most first.
-    fn suitable(&self, query: &Query) -> &'static [usize] {
-        match query.joins() {
-            0 => &[2, 3, 0],
-            1 => &[2, 1, 0],
-            _ => &[1, 0],
-        }
-    }
-
-    async fn store(&self) -> Result<Vec<Stored>> {
-        let mut stored = vec![];
-        for dataset in &self.datasets {
-            stored.push(dataset.store().await?);
-        }
-        Ok(stored)
-    }
-}
-
-/// Runs a script again and shows both answers.
-async fn replay(engine: &Engine, path: &std::path::Path, plant: &Plant) -> Result<ExitCode> {
-    let script = script::read(path).await?;
-    let stored = script.dataset.store().await?;
-    let header = script.header;
-    let question = Question::of_sql(engine, &stored, script.sql, header.reference, header.spec).await;
-    println!("{}\noff:    {}", question.sql, shown(&question.oracle.verdict));
-    let (run, judgement) = question.run(engine, &header.options, plant, Care::Thorough).await;
-    println!("forced: {}", shown(&run.verdict));
-    println!("GPU nodes: {:?}, fallbacks: {:?}", run.gpu.nodes, run.gpu.fallbacks);
-    Ok(match judgement {
-        Judgement::Wrong(wrong, detail) => {
-            println!("{wrong:?}: {detail}");
-            ExitCode::FAILURE
-        }
-        other => {
-            println!("{other:?}");
-            ExitCode::SUCCESS
-        }
-    })
-}
-
-/// A verdict for people, with the first rows.
-fn shown(verdict: &Verdict) -> String {
-    const SHOWN: usize = 40;
-    let Verdict::Rows(Answer { batches, .. }) = verdict else { return format!("{verdict:?}") };
-    let mut lines = vec![];
-    for batch in batches {
-        for row in 0..batch.num_rows() {
-            let cells = batch.columns().iter().map(|column| cells::show(column.as_ref(), row));
-            lines.push(format!("  ({})", cells.collect::<Vec<_>>().join(", ")));
-        }
-    }
-    let count = lines.len();
-    lines.truncate(SHOWN);
-    format!("{count} rows\n{}", lines.join("\n"))
 }

@@ -58,6 +58,10 @@ pub struct Summary {
     pub unchecked: u64,
     /// Too many rows to compare.
     pub too_large: u64,
+    /// Without an answer in time, without GPU nodes, and slow on the CPU as well.
+    pub slow_on_cpu: u64,
+    /// Whether a signal ended it early.
+    pub interrupted: bool,
     /// GPU nodes by name, over all forced runs.
     pub gpu_nodes: BTreeMap<String, u64>,
     /// Uploads or islands that the device answered.
@@ -120,6 +124,7 @@ impl Summary {
             Judgement::Undetermined => self.undetermined += 1,
             Judgement::Unchecked => self.unchecked += 1,
             Judgement::TooLarge => self.too_large += 1,
+            Judgement::SlowOnCpu => self.slow_on_cpu += 1,
             Judgement::Wrong(..) => {}
         }
         for (name, count) in &work.nodes {
@@ -140,7 +145,8 @@ impl Summary {
 
     /// Forced runs that were not found to be the same, in percent.
     pub fn unsettled_percent(&self) -> f64 {
-        let unsettled = self.other_cpu + self.undetermined + self.unchecked + self.too_large;
+        let open = self.unchecked + self.too_large + self.slow_on_cpu;
+        let unsettled = self.other_cpu + self.undetermined + open;
         100.0 * unsettled as f64 / self.runs.max(1) as f64
     }
 
@@ -202,6 +208,9 @@ impl fmt::Display for Summary {
             "  {} same rows, {} same error, {} as the CPU under other batch sizes, {} undetermined, {} unchecked, {} too large",
             self.same, self.same_error, self.other_cpu, self.undetermined, self.unchecked, self.too_large
         )?;
+        if self.slow_on_cpu > 0 {
+            writeln!(f, "  {} slow on the CPU: without GPU nodes, and not in time", self.slow_on_cpu)?;
+        }
         if self.proves_little() {
             let percent = self.unsettled_percent();
             writeln!(

@@ -1,7 +1,7 @@
 //! Runs one query once: on the CPU, or forced onto a view of the device.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use datafusion::common::DataFusionError;
@@ -92,6 +92,11 @@ impl Engine {
         &self.device.caps().name
     }
 
+    /// How long a query may take.
+    pub fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
     /// Runs a query on the CPU.
     pub async fn cpu(&self, stored: &Stored, sql: &str, options: &RunOptions) -> Verdict {
         match self.session(stored, options, None) {
@@ -154,12 +159,18 @@ impl Engine {
         let running = Running { seed, number, sql: sql.to_string(), options: options.clone() };
         let sql = sql.to_string();
         // A task of its own, so that neither a panic nor a loop without a wait takes the fuzzer along.
-        let task = SpawnedTask::spawn(async move { answer(&context, &sql).await });
-        let (verdict, gpu) = match self.watchdog.wait(running, task, self.timeout).await {
-            Some(Ok(outcome)) => outcome,
-            Some(Err(error)) => (panicked(error), GpuWork::default()),
-            None => (Verdict::Hang, GpuWork::default()),
+        let planned = Arc::new(OnceLock::new());
+        let inside = Arc::clone(&planned);
+        let task = SpawnedTask::spawn(async move { answer(&context, &sql, &inside).await });
+        let verdict = match self.watchdog.wait(running, task, self.timeout).await {
+            Some(Ok(verdict)) => verdict,
+            Some(Err(error)) => panicked(error),
+            None => Verdict::Hang,
         };
+        let mut gpu = GpuWork::default();
+        if let Some(plan) = planned.get() {
+            gpu.add_plan(plan);
+        }
         Run { verdict, gpu }
     }
 }
@@ -176,24 +187,26 @@ fn panicked(error: tokio::task::JoinError) -> Verdict {
     Verdict::Panic(text)
 }
 
-/// Runs the query; the plan and its streams are gone afterwards.
-async fn answer(context: &SessionContext, sql: &str) -> (Verdict, GpuWork) {
-    let mut gpu = GpuWork::default();
-    let verdict = match rows(context, sql, &mut gpu).await {
+/// A plan as soon as it is made, so that it is known for a query that does not end as well.
+type Planned = OnceLock<Arc<dyn ExecutionPlan>>;
+
+/// Runs the query; its streams are gone afterwards.
+async fn answer(context: &SessionContext, sql: &str, planned: &Planned) -> Verdict {
+    match rows(context, sql, planned).await {
         Ok(Some(answer)) => Verdict::Rows(answer),
         Ok(None) => Verdict::TooLarge,
         Err(error) => Verdict::Error(error.to_string()),
-    };
-    (verdict, gpu)
+    }
 }
 
 async fn rows(
     context: &SessionContext,
     sql: &str,
-    gpu: &mut GpuWork,
+    planned: &Planned,
 ) -> Result<Option<Answer>, DataFusionError> {
     let plan = context.sql(sql).await?.create_physical_plan().await?;
-    let mut stream = execute_stream(Arc::clone(&plan), context.task_ctx())?;
+    let plan = planned.get_or_init(|| plan);
+    let mut stream = execute_stream(Arc::clone(plan), context.task_ctx())?;
     let mut answer = Answer { schema: plan.schema(), batches: vec![] };
     let mut rows = 0;
     let mut outcome = Ok(true);
@@ -214,7 +227,6 @@ async fn rows(
         }
     }
     drop(stream);
-    gpu.add_plan(&plan);
     outcome.map(|complete| complete.then_some(answer))
 }
 

@@ -6,6 +6,7 @@
 
 use std::fmt::Write as _;
 use std::fs::File;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -17,6 +18,9 @@ use datafusion::parquet::arrow::ArrowWriter;
 use datafusion::parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use datafusion::prelude::SessionContext;
 
+use crate::error::{message, problem};
+
+use super::args::unwritable;
 use super::compare::Spec;
 use super::data::{Dataset, Layout, TableData};
 use super::judge::Wrong;
@@ -70,19 +74,26 @@ pub struct Script {
     pub dataset: Dataset,
 }
 
-/// Writes `NUMBER.sql` to a folder, and Parquet files where they are needed; gives its path.
+/// Takes the next free `NUMBER.sql` of a folder, which may hold scripts of other runs.
+fn claim(folder: &Path) -> Result<(usize, PathBuf)> {
+    std::fs::create_dir_all(folder).map_err(|error| unwritable(folder, &error))?;
+    let mut number = 1;
+    loop {
+        let path = folder.join(format!("{number:04}.sql"));
+        match File::create_new(&path) {
+            Ok(_) => return Ok((number, path)),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => number += 1,
+            Err(error) => return Err(unwritable(&path, &error)),
+        }
+    }
+}
+
+/// Writes `NUMBER.sql` to a folder, with a number that is free, and Parquet files where they are needed; gives its path.
 ///
 /// # Errors
 /// Those of the file system.
-pub fn write(
-    folder: &Path,
-    number: usize,
-    seed: u64,
-    query: u64,
-    wrong: Wrong,
-    shrunk: &Shrunk,
-) -> Result<PathBuf> {
-    std::fs::create_dir_all(folder)?;
+pub fn write(folder: &Path, seed: u64, query: u64, wrong: Wrong, shrunk: &Shrunk) -> Result<PathBuf> {
+    let (number, path) = claim(folder)?;
     let case = &shrunk.case;
     let mut tables = vec![];
     let mut creates = String::new();
@@ -90,7 +101,8 @@ pub fn write(
         let file = needs_file(&table.rows).then(|| format!("{number:04}-{}.parquet", table.name));
         match &file {
             Some(file) => {
-                write_parquet(&folder.join(file), &table.rows)?;
+                let path = folder.join(file);
+                write_parquet(&path, &table.rows).map_err(|error| unwritable(&path, &message(&error)))?;
                 let _ = writeln!(
                     creates,
                     "CREATE EXTERNAL TABLE {} STORED AS PARQUET LOCATION '{file}';",
@@ -109,7 +121,6 @@ pub fn write(
     let reference = case.query.reference().map(|reference| reference.to_string());
     let header = Header { seed, query, wrong, options: case.options.clone(), spec, reference, tables };
     let json = serde_json::to_string(&header).map_err(|error| DataFusionError::External(Box::new(error)))?;
-    let path = folder.join(format!("{number:04}.sql"));
     let mut text =
         format!("-- Found by datafusion-wgpu fuzz --seed {seed} in query {query}, then made smaller.\n");
     let _ = writeln!(text, "-- datafusion-wgpu fuzz --replay {number:04}.sql shows both answers.");
@@ -123,7 +134,7 @@ pub fn write(
     }
     text.push_str(&creates);
     let _ = writeln!(text, "{};", case.query);
-    std::fs::write(&path, text)?;
+    std::fs::write(&path, text).map_err(|error| unwritable(&path, &error))?;
     Ok(path)
 }
 
@@ -181,12 +192,12 @@ fn create_table(table: &TableData) -> String {
 /// # Errors
 /// A script without the comment, or whose statements fail.
 pub async fn read(path: &Path) -> Result<Script> {
-    let text = std::fs::read_to_string(path)?;
-    let missing = |what: &str| DataFusionError::Execution(format!("{} has no {what}", path.display()));
+    let text = std::fs::read_to_string(path).map_err(|error| unreadable(path, &error))?;
+    let missing = |what: &str| unreadable(path, &format!("it has no {what}"));
     let json = text.lines().find_map(|line| line.strip_prefix(HEADER));
     let json = json.ok_or_else(|| missing("line that begins with '-- fuzz: '"))?;
-    let header: Header =
-        serde_json::from_str(json).map_err(|error| DataFusionError::External(Box::new(error)))?;
+    let header: Header = serde_json::from_str(json)
+        .map_err(|error| unreadable(path, &format!("the line that begins with '{HEADER}': {error}")))?;
     let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with("--")).collect();
     let text = lines.join("\n");
     let statements = text.split(";\n").map(|statement| statement.trim().trim_end_matches(';'));
@@ -199,7 +210,10 @@ pub async fn read(path: &Path) -> Result<Script> {
     let mut tables = vec![];
     for table in &header.tables {
         let rows = match &table.file {
-            Some(file) => read_parquet(&path.with_file_name(file))?,
+            Some(file) => {
+                let file = path.with_file_name(file);
+                read_parquet(&file).map_err(|error| unreadable(&file, &message(&error)))?
+            }
             None => {
                 let frame = context.table(table.name.as_str()).await?;
                 let schema = Arc::new(frame.schema().as_arrow().clone());
@@ -210,6 +224,10 @@ pub async fn read(path: &Path) -> Result<Script> {
         tables.push(TableData { name: table.name.clone(), rows, layout: table.layout.clone() });
     }
     Ok(Script { header, sql, dataset: Dataset { tables } })
+}
+
+fn unreadable(path: &Path, error: &dyn std::fmt::Display) -> DataFusionError {
+    problem(format!("cannot read '{}': {error}", path.display()))
 }
 
 fn read_parquet(path: &Path) -> Result<RecordBatch> {

@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use tokio::task::JoinError;
 
 use super::options::RunOptions;
+use super::say;
 
 /// How often time is looked at. A machine that was paused for minutes loses one tick.
 const TICK: Duration = Duration::from_secs(1);
@@ -121,8 +122,9 @@ fn watch(counts: &Weak<Counts>, limit: Duration) {
         quiet = if !running.is_empty() && now == seen { quiet + 1 } else { 0 };
         seen = now;
         if quiet > limit.as_secs() {
-            eprintln!("queries run, but no thread of the runtime has for {} s: a deadlock", limit.as_secs());
-            running.iter().for_each(|running| eprintln!("{running}"));
+            let quiet = limit.as_secs();
+            say(&format!("queries run, but no thread of the runtime has for {quiet} s: a deadlock"));
+            running.iter().for_each(|running| say(&running.to_string()));
             if let Some(act) = counts.last_words.lock().take() {
                 act(&running);
             }

@@ -1,0 +1,146 @@
+//! Tests of flags, of the files that are written and read, and of how a run ends.
+
+use clap::Parser;
+
+use crate::{Cli, Command};
+
+use super::*;
+
+fn parsed(flags: &[&str]) -> std::result::Result<Args, String> {
+    let cli = Cli::try_parse_from(["datafusion-wgpu", "fuzz"].iter().chain(flags));
+    match cli.map_err(|error| error.to_string())?.command {
+        Some(Command::Fuzz(args)) => Ok(args),
+        _ => Err("another command".to_string()),
+    }
+}
+
+#[test]
+fn flags_that_never_end_or_do_nothing_are_refused() {
+    for flags in [
+        ["--minutes", "nan"],
+        ["--minutes", "inf"],
+        ["--minutes", "0"],
+        ["--queries", "0"],
+        ["--timeout", "0"],
+        ["--failures", "0"],
+        ["--runs", "0"],
+        ["--jobs", "0"],
+        ["--from", "18446744073709551615"],
+        ["--timeout", "18446744073709551615"],
+        ["--shrink", "18446744073709551615"],
+    ] {
+        let error = parsed(&flags).unwrap_err();
+        assert!(error.contains(flags[0]) && error.contains(flags[1]), "{error}");
+    }
+    let args = parsed(&["--minutes", "0.5", "--queries", "7", "--from", "3", "--shrink", "0"]).unwrap();
+    assert_eq!(args.range().unwrap(), (3, 10));
+    let last = QUERIES - 1;
+    let args = parsed(&["--from", &last.to_string(), "--queries", "1"]).unwrap();
+    assert_eq!(args.range().unwrap(), (last, QUERIES));
+    for queries in [Some(2), Some(u64::MAX)] {
+        let error = Args { queries, ..args.clone() }.range().unwrap_err().to_string();
+        assert!(error.contains(&format!("--from {last}")), "{error}");
+    }
+    assert_eq!(Args { queries: None, minutes: Some(1.0), ..args }.range().unwrap(), (last, QUERIES));
+}
+
+#[test]
+fn outputs_are_checked_before_the_work() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let (out, json) = (folder.path().join("out"), folder.path().join("report.json"));
+    let good = Args { json: Some(json.clone()), ..args(&out) };
+    good.check_outputs().unwrap();
+    assert!(!out.exists() && json.exists());
+    let inside = file.join("inside");
+    for bad in [
+        Args { out: inside.clone(), ..good.clone() },
+        Args { out: file.clone(), ..good.clone() },
+        Args { json: Some(inside.clone()), ..good.clone() },
+        Args { json: Some(folder.path().to_path_buf()), ..good.clone() },
+    ] {
+        let path = if bad.out == out { bad.json.clone().unwrap() } else { bad.out.clone() };
+        let error = bad.check_outputs().unwrap_err().to_string();
+        assert!(error.contains(&format!("'{}'", path.display())), "{error}");
+    }
+}
+
+fn case() -> Case {
+    let world = World::new(1, 0).unwrap();
+    Case { query: world.query(0), dataset: world.datasets[0].clone(), options: RunOptions::default() }
+}
+
+#[test]
+fn scripts_of_earlier_runs_stay() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |seed| {
+        let shrunk = Shrunk { case: case(), detail: String::new(), tries: 0 };
+        script::write(&folder.path().join("out"), seed, 0, Wrong::Rows, &shrunk).unwrap()
+    };
+    let first = write(1);
+    let text = std::fs::read_to_string(&first).unwrap();
+    let second = write(2);
+    assert_eq!(
+        (first.file_name().unwrap(), second.file_name().unwrap()),
+        ("0001.sql".as_ref(), "0002.sql".as_ref())
+    );
+    assert_eq!(std::fs::read_to_string(&first).unwrap(), text);
+    assert!(std::fs::read_to_string(&second).unwrap().contains("--seed 2"));
+}
+
+#[tokio::test]
+async fn scripts_that_cannot_be_read_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, bytes) in [
+        ("missing.sql", None),
+        ("binary.sql", Some(&[0xff, 0xfe, 0x00][..])),
+        ("plain.sql", Some(b"SELECT 1;")),
+        ("broken.sql", Some(b"-- fuzz: {}")),
+    ] {
+        let path = folder.path().join(name);
+        if let Some(bytes) = bytes {
+            std::fs::write(&path, bytes).unwrap();
+        }
+        let error = script::read(&path).await.err().unwrap().to_string();
+        assert!(error.contains(&format!("cannot read '{}'", path.display())), "{error}");
+    }
+}
+
+/// What was found is written down however far it was made smaller.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_interrupted_run_keeps_what_it_has() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = Engine::new("", Duration::from_secs(60)).unwrap();
+    let args = Args { failures: 20, queries: Some(10_000), ..args(folder.path()) };
+    let fuzzer = Fuzzer::new(engine, args);
+    fuzzer.open.lock().insert(3, (case(), Wrong::Rows, "other rows".to_string()));
+    let soon = async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        130
+    };
+    let (summary, code) = fuzzer.run(soon).await.unwrap();
+    assert_eq!((code, summary.interrupted), (Some(130), true));
+    let failure = &summary.failures[0];
+    assert_eq!((failure.query, failure.detail.as_str()), (3, "other rows"));
+    assert!(script::read(failure.script.as_ref().unwrap()).await.is_ok());
+}
+
+/// A query that never reached the device is no failure of the GPU where the CPU needs as long.
+#[tokio::test]
+async fn slow_plans_of_the_cpu_are_counted_apart() {
+    let stored = numbers().await;
+    let options = RunOptions::default();
+    let hang = || runner::Run { verdict: Verdict::Hang, gpu: runner::GpuWork::default() };
+    for (limit, is_slow) in [(Duration::ZERO, true), (Duration::from_secs(60), false)] {
+        let engine = Engine::new("", limit).unwrap();
+        let sql = "SELECT count(*) FROM t0".to_string();
+        let question = Question::of_sql(&engine, &stored, sql, None, Spec::default()).await;
+        let judgement = question.judge(&engine, &options, &hang(), Care::Quick).await;
+        assert_eq!(matches!(judgement, Judgement::SlowOnCpu), is_slow, "{judgement:?}");
+        let mut on_device = hang();
+        on_device.gpu.nodes.insert("GpuFilterExec".to_string(), 1);
+        let judgement = question.judge(&engine, &options, &on_device, Care::Quick).await;
+        assert!(matches!(judgement, Judgement::Wrong(Wrong::Hang, _)), "{judgement:?}");
+    }
+}
