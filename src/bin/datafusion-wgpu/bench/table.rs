@@ -194,7 +194,7 @@ fn remarks(report: &Report) -> String {
 }
 
 /// A number of things.
-fn counted<N: PartialEq + From<u8> + std::fmt::Display>(number: N, one: &str, many: &str) -> String {
+fn counted<N: Copy + PartialEq + From<u8> + std::fmt::Display>(number: N, one: &str, many: &str) -> String {
     let name = if number == N::from(1) { one } else { many };
     format!("{number} {name}")
 }

@@ -4,6 +4,9 @@ use std::fmt::Write;
 
 use super::report::{FileReport, Pass, Report, Totals, fallbacks, place};
 
+/// One of the totals.
+type Count = fn(&Totals) -> usize;
+
 impl Report {
     /// The document.
     pub fn markdown(&self) -> String {
@@ -33,7 +36,7 @@ impl Report {
     }
 
     fn write_totals(&self, out: &mut String) -> std::fmt::Result {
-        let rows: [(&str, fn(&Totals) -> usize); 14] = [
+        let rows: [(&str, Count); 14] = [
             ("files", |totals| totals.files),
             ("of them without a statement", |totals| totals.files_empty),
             ("of them not run", |totals| totals.files_not_run),

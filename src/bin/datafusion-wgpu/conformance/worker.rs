@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::sync::Arc;
@@ -200,7 +199,7 @@ fn run_once(job: &Job, scratch: &Scratch, stop: &AtomicBool) -> Result<ExitStatu
 fn end_with_the_other(root: PathBuf) -> std::io::Result<()> {
     let body = move || {
         // Nothing is ever written, so that this waits for the end.
-        std::io::stdin().read(&mut [0]).ok();
+        std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).ok();
         if root.file_name().is_some_and(|name| name.to_string_lossy().starts_with(SCRATCH)) {
             std::fs::remove_dir_all(&root).ok();
         }
