@@ -313,16 +313,17 @@ impl DeviceContext {
         Ok(pipeline)
     }
 
-    /// A set of `count` timestamp queries, a used one if there is one.
-    pub(crate) fn take_query_set(&self, count: u32) -> wgpu::QuerySet {
+    /// A set of `count` timestamp queries, a used one if there is one; `None` when the driver refuses it.
+    pub(crate) fn take_query_set(&self, count: u32) -> Option<wgpu::QuerySet> {
         let used = self.core.query_sets.lock().pop();
-        used.unwrap_or_else(|| {
-            self.core.device.create_query_set(&wgpu::QuerySetDescriptor {
-                label: None,
-                ty: wgpu::QueryType::Timestamp,
-                count,
-            })
-        })
+        if used.is_some() {
+            return used;
+        }
+        let scopes = ErrorScopes::push(&self.core.device);
+        let ty = wgpu::QueryType::Timestamp;
+        let set = self.core.device.create_query_set(&wgpu::QuerySetDescriptor { label: None, ty, count });
+        // One that is not valid would fail every later launch that takes it.
+        scopes.pop().is_none().then_some(set)
     }
 
     pub(crate) fn put_query_set(&self, set: wgpu::QuerySet) {

@@ -66,9 +66,10 @@ impl LaunchScope {
         )
     }
 
-    /// A timer for passes of this scope; it does nothing where the adapter has no timestamps.
+    /// A timer for passes of this scope; it does nothing where the adapter has no timestamps, or none to spare.
     pub fn timer(&self) -> PassTimer {
-        let queries = self.context.caps().timestamps.then(|| self.context.take_query_set(2 * MAX_PASSES));
+        let timed = self.context.caps().timestamps;
+        let queries = timed.then(|| self.context.take_query_set(2 * MAX_PASSES)).flatten();
         PassTimer { context: Arc::clone(&self.context), queries, passes: 0 }
     }
 }
