@@ -315,11 +315,10 @@ impl GpuDevice {
         Ok(self.context_over(core))
     }
 
-    /// The current generation, if one is open and not lost. Never blocks on the driver.
+    /// The current generation, if one is open and not lost. Never waits for somebody who opens one: `None` meanwhile.
     pub fn current(&self) -> Option<Arc<DeviceContext>> {
-        let core =
-            self.shared.current.lock().core.as_ref().filter(|core| !core.check_lost()).map(Arc::clone)?;
-        Some(self.context_over(core))
+        let core = self.shared.current.try_lock()?.core.as_ref().map(Arc::clone)?;
+        (!core.check_lost()).then(|| self.context_over(core))
     }
 
     fn context_over(&self, core: Arc<ContextCore>) -> Arc<DeviceContext> {
