@@ -4,6 +4,7 @@
 //! faults and loss become typed errors in one place. wgpu reports the use of a lost device to nobody: each
 //! choke point asks for the loss itself.
 
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -15,7 +16,7 @@ use crate::error::{GpuError, GpuResult};
 use super::budget::{MemoryScope, Reclaim};
 use super::caps::DeviceCaps;
 use super::exit;
-use super::faults::{Choke, FaultAction, FaultPlan};
+use super::faults::{Choke, Fault, FaultPlan, INJECTED};
 use super::generation::{ContextCore, ErrorScopes};
 use super::guards::Guards;
 use super::poll::{self, Progress};
@@ -92,11 +93,25 @@ impl DeviceContext {
     }
 
     /// Refuses on a lost device; counts injected faults.
-    fn pass(&self, at: Choke, fault: impl FnOnce() -> GpuError) -> GpuResult<()> {
-        match self.faults.check(at) {
-            Some(FaultAction::Lose) => self.core.lose(),
-            Some(FaultAction::Fail) => return Err(fault()),
-            None => {}
+    fn pass(&self, at: Choke, error: impl FnOnce() -> GpuError) -> GpuResult<()> {
+        self.meet(self.faults.check(at), error)
+    }
+
+    /// [`DeviceContext::pass`] before a compilation: true when the compiler is to panic.
+    fn pass_compile(&self, source: &ShaderSource) -> GpuResult<bool> {
+        match self.faults.check(Choke::Compile) {
+            Some(Fault::Panic) => Ok(true),
+            fault => self.meet(fault, || injected_rejection(source)).map(|()| false),
+        }
+    }
+
+    fn meet(&self, fault: Option<Fault>, error: impl FnOnce() -> GpuError) -> GpuResult<()> {
+        match fault {
+            Some(Fault::Fail) => return Err(error()),
+            Some(Fault::Lose) => self.core.lose(),
+            Some(Fault::EndPolling) => self.core.progress.end_polling(),
+            Some(Fault::Panic) => resume_unwind(Box::new(INJECTED)),
+            Some(Fault::Call(_)) | None => {}
         }
         if exit::is_ending() {
             return Err(GpuError::DeviceLost("the process ends".to_string()));
@@ -118,7 +133,7 @@ impl DeviceContext {
             bytes,
             message,
         };
-        self.pass(Choke::Allocate, || refused("injected fault".to_string()))?;
+        self.pass(Choke::Allocate, || refused(INJECTED.to_string()))?;
         let limit = self.caps.max_buffer_bytes;
         if bytes > limit {
             return Err(GpuError::Limit { what: "the size of a buffer", need: bytes, limit, by_rows: true });
@@ -183,7 +198,7 @@ impl DeviceContext {
     #[expect(clippy::disallowed_methods, reason = "the choke point of submissions")]
     fn submit_for(&self, encoder: wgpu::CommandEncoder, notify: bool) -> GpuResult<Submission> {
         let fault = |message| GpuError::KernelFault { kernel: "a submission".to_string(), message };
-        self.pass(Choke::Submit, || fault("injected fault".to_string()))?;
+        self.pass(Choke::Submit, || fault(INJECTED.to_string()))?;
         let progress = &self.core.progress;
         let scopes = ErrorScopes::push(&self.core.device);
         let commands = encoder.finish();
@@ -239,12 +254,12 @@ impl DeviceContext {
         if buffer.kind() != BufferKind::ReadBack {
             return Err(GpuError::Internal(format!("read-back of a {:?} buffer", buffer.kind())));
         }
-        self.pass(Choke::Map, || poll::map_error("injected fault".to_string()))?;
+        self.pass(Choke::Map, || poll::map_error(INJECTED.to_string()))?;
         let (ticket, receiver) = self.core.progress.announce_map(true)?;
         let receiver =
             receiver.ok_or_else(|| GpuError::Internal("a mapping without a receiver".to_string()))?;
         buffer.set_mapping();
-        buffer.raw().map_async(wgpu::MapMode::Read, .., move |result| ticket.finish(result));
+        buffer.raw().map_async(wgpu::MapMode::Read, .., move |result| ticket.finish(result, |_| {}));
         self.core.progress.notify();
         Ok(receiver)
     }
@@ -274,12 +289,13 @@ impl DeviceContext {
     /// callers use [`DeviceContext::compile`]. A shader that is refused, also by a panic in naga, gives
     /// `ShaderRejected`.
     pub fn pipeline(self: &Arc<Self>, source: &ShaderSource) -> GpuResult<Arc<Pipeline>> {
-        self.pass(Choke::Compile, || injected_rejection(source))?;
-        self.compile_now(source).map(|(pipeline, _)| pipeline)
+        let panics = self.pass_compile(source)?;
+        self.compile_now(source, panics).map(|(pipeline, _)| pipeline)
     }
 
-    fn compile_now(&self, source: &ShaderSource) -> GpuResult<(Arc<Pipeline>, bool)> {
-        let compiled = self.core.pipelines.get_or_compile(&self.core.device, source, self.caps.shader_checks);
+    fn compile_now(&self, source: &ShaderSource, panics: bool) -> GpuResult<(Arc<Pipeline>, bool)> {
+        let (device, checks) = (&self.core.device, self.caps.shader_checks);
+        let compiled = self.core.pipelines.get_or_compile(device, source, checks, panics);
         let compiled = compiled.map_err(|error| self.classify(error))?;
         self.core.progress.lost_error().map_or(Ok(compiled), Err)
     }
@@ -290,15 +306,16 @@ impl DeviceContext {
         source: ShaderSource,
         stats: &LaunchStats,
     ) -> GpuResult<Arc<Pipeline>> {
-        self.pass(Choke::Compile, || injected_rejection(&source))?;
-        if let Some(pipeline) = self.core.pipelines.get(&source, self.caps.shader_checks) {
+        let panics = self.pass_compile(&source)?;
+        let cached = self.core.pipelines.get(&source, self.caps.shader_checks);
+        if let Some(pipeline) = cached.filter(|_| !panics) {
             return Ok(pipeline);
         }
         let started = Instant::now();
         let context = Arc::clone(self);
         let span =
             tracing::debug_span!(target: "datafusion_wgpu::compile", "gpu_compile", kernel = source.name);
-        let work = move || span.in_scope(|| context.compile_now(&source));
+        let work = move || span.in_scope(|| context.compile_now(&source, panics));
         let (pipeline, fresh) = match tokio::runtime::Handle::try_current() {
             Ok(runtime) => runtime
                 .spawn_blocking(work)
@@ -332,7 +349,7 @@ impl DeviceContext {
 }
 
 fn injected_rejection(source: &ShaderSource) -> GpuError {
-    GpuError::ShaderRejected { kernel: source.name.clone(), message: "injected fault".to_string() }
+    GpuError::ShaderRejected { kernel: source.name.clone(), message: INJECTED.to_string() }
 }
 
 /// A read-back buffer, and the ranges (offset, length) that are wanted of it.

@@ -1,7 +1,7 @@
 //! Compute pipelines and their cache.
 
 use std::collections::HashMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use crate::error::{GpuError, GpuResult};
 
 use super::caps::ShaderChecks;
+use super::faults::INJECTED;
 use super::generation::ErrorScopes;
 use super::poll::panic_text;
 
@@ -72,30 +73,40 @@ impl PipelineCache {
         self.slot(source, checks).pipeline.lock().clone()
     }
 
-    /// The pipeline and whether this call compiled it. Failures are not remembered.
+    /// The pipeline and whether this call compiled it. Failures are not remembered. With `panics`, an injected fault, the
+    /// compiler is called in any case and panics.
     pub(crate) fn get_or_compile(
         &self,
         device: &wgpu::Device,
         source: &ShaderSource,
         checks: ShaderChecks,
+        panics: bool,
     ) -> GpuResult<(Arc<Pipeline>, bool)> {
         let slot = self.slot(source, checks);
         let _compiling = slot.compiling.lock();
         let found = slot.pipeline.lock().clone();
-        if let Some(pipeline) = found {
+        if let Some(pipeline) = found.filter(|_| !panics) {
             return Ok((pipeline, false));
         }
-        let pipeline = Arc::new(compile(device, source, checks)?);
+        let pipeline = Arc::new(compile(device, source, checks, panics)?);
         *slot.pipeline.lock() = Some(Arc::clone(&pipeline));
         Ok((pipeline, true))
     }
 }
 
 /// Compiles; naga's panics (some 64-bit built-ins pass its validator and not its SPIR-V writer) become errors.
-fn compile(device: &wgpu::Device, source: &ShaderSource, checks: ShaderChecks) -> GpuResult<Pipeline> {
+fn compile(
+    device: &wgpu::Device,
+    source: &ShaderSource,
+    checks: ShaderChecks,
+    panics: bool,
+) -> GpuResult<Pipeline> {
     let rejected = |message: String| GpuError::ShaderRejected { kernel: source.name.clone(), message };
     let compiled = catch_unwind(AssertUnwindSafe(|| {
         let scopes = ErrorScopes::push(device);
+        if panics {
+            resume_unwind(Box::new(INJECTED));
+        }
         let pipeline = create(device, source, checks);
         (pipeline, scopes.pop())
     }));

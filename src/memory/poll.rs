@@ -2,11 +2,12 @@
 //!
 //! wgpu reports finished submissions and mapped buffers only while somebody polls the device. One thread a
 //! generation does that: it waits for the oldest unfinished submission, so that a short one is not reported late
-//! because a long one was submitted after it, and it is parked while nothing is pending.
+//! because a long one was submitted after it, and it is parked while nothing is pending. Should it ever panic, its
+//! generation is lost: nobody would be told of anything any more.
 
 use std::any::Any;
 use std::collections::{HashMap, VecDeque};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -17,6 +18,7 @@ use tokio::sync::{Notify, oneshot};
 use crate::error::{GpuError, GpuResult};
 
 use super::exit::{self, Inside};
+use super::faults::INJECTED;
 
 /// Longest wait inside one poll; bounds how late a loss is noticed that nobody reported.
 const POLL_TIMEOUT: Duration = Duration::from_secs(2);
@@ -46,6 +48,8 @@ struct State {
     loss: Option<String>,
     last_error: Option<String>,
     shutdown: bool,
+    /// The poll thread shall panic, for tests.
+    panic_next: bool,
 }
 
 impl Progress {
@@ -155,6 +159,12 @@ impl Progress {
         self.wake.notify_all();
     }
 
+    /// Makes the poll thread panic once its wait is over.
+    pub(crate) fn end_polling(&self) {
+        self.state.lock().panic_next = true;
+        self.wake.notify_all();
+    }
+
     fn end_map(&self, id: u64, result: GpuResult<()>) {
         let waiter = self.state.lock().maps.remove(&id);
         if let Some(Some(waiter)) = waiter {
@@ -194,6 +204,10 @@ impl Progress {
                 drop(state);
                 Inside::rest();
             }
+            if state.panic_next {
+                drop(state);
+                resume_unwind(Box::new(INJECTED));
+            }
             if state.loss.is_some() {
                 return None;
             }
@@ -229,9 +243,18 @@ pub(crate) struct MapTicket {
 }
 
 impl MapTicket {
-    /// Passes the outcome on.
-    pub(crate) fn finish(self, result: Result<(), wgpu::BufferAsyncError>) {
-        self.progress.end_map(self.id, result.map_err(|error| map_error(error.to_string())));
+    /// Passes the outcome on, then tells `then` whether the buffer is mapped. Panics end here, as a loss: they would unwind
+    /// through wgpu, past the callbacks that it has yet to call, into whoever polls or submits.
+    pub(crate) fn finish(self, result: Result<(), wgpu::BufferAsyncError>, then: impl FnOnce(bool)) {
+        let progress = Arc::clone(&self.progress);
+        let told = catch_unwind(AssertUnwindSafe(move || {
+            let mapped = result.is_ok();
+            self.progress.end_map(self.id, result.map_err(|error| map_error(error.to_string())));
+            then(mapped);
+        }));
+        if let Err(panic) = told {
+            progress.mark_lost(&format!("a callback panicked: {}", panic_text(panic.as_ref())));
+        }
     }
 }
 
@@ -280,8 +303,8 @@ pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> String {
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a message").to_string()
 }
 
-/// Starts the poll thread. It ends after a loss, or after [`Progress::shut_down`] when all submissions are done;
-/// it owns clones of device and queue, so dropping the context never waits for the device.
+/// Starts the poll thread. It ends after a loss, or after [`Progress::shut_down`] when all submissions are done; a panic in
+/// it is a loss. It owns clones of device and queue, so dropping the context never waits for the device.
 pub(crate) fn spawn(
     device: wgpu::Device,
     queue: wgpu::Queue,
@@ -289,7 +312,12 @@ pub(crate) fn spawn(
 ) -> std::io::Result<std::thread::JoinHandle<()>> {
     std::thread::Builder::new().name("gpu-poll".to_string()).spawn(move || {
         let inside = Inside::enter();
-        run(&device, &progress);
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| run(&device, &progress))) {
+            progress.mark_lost(&format!("its poll thread ended: {}", panic_text(panic.as_ref())));
+            // Work may be in flight, which whoever drops the last handle would wait for.
+            let rest = wgpu::PollType::Wait { submission_index: None, timeout: Some(POLL_TIMEOUT) };
+            poll(&device, rest, &progress);
+        }
         // Ends what wgpu still holds for callbacks.
         poll_now(&device, &progress);
         drop((queue, device));

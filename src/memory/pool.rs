@@ -198,13 +198,9 @@ impl BufferPool {
             state.retiring_bytes += buffer.size();
             (id, buffer.size())
         };
-        let pool: Weak<BufferPool> = Arc::downgrade(self);
+        let retiring = Retiring { pool: Arc::downgrade(self), id, size, usable: false };
         buffer.map_async(wgpu::MapMode::Write, .., move |result| {
-            let usable = result.is_ok();
-            ticket.finish(result);
-            if let Some(pool) = pool.upgrade() {
-                pool.retired(id, size, usable);
-            }
+            ticket.finish(result, move |mapped| retiring.end(mapped));
         });
         self.progress.notify();
     }
@@ -239,6 +235,30 @@ impl BufferPool {
                 return;
             }
             returned.await;
+        }
+    }
+}
+
+/// A staging buffer on its way back. It arrives when this is dropped, so none is waited for in vain when wgpu drops a
+/// callback.
+#[derive(Debug)]
+struct Retiring {
+    pool: Weak<BufferPool>,
+    id: u64,
+    size: u64,
+    usable: bool,
+}
+
+impl Retiring {
+    fn end(mut self, mapped: bool) {
+        self.usable = mapped;
+    }
+}
+
+impl Drop for Retiring {
+    fn drop(&mut self) {
+        if let Some(pool) = self.pool.upgrade() {
+            pool.retired(self.id, self.size, self.usable);
         }
     }
 }

@@ -1,9 +1,13 @@
 //! Injected faults, cancelled work, lost devices, wrong shaders and commands.
 
+use std::panic::resume_unwind;
 use std::slice;
 
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
+use super::super::faults::Fault;
+use super::super::poll::Progress;
 use super::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -100,6 +104,22 @@ async fn wrong_commands_are_errors_of_the_submission() {
     scope.context.submit(encoder).unwrap().wait().await.unwrap();
 }
 
+/// Tasks that read the first 800,000 bytes of a column until that fails.
+fn readers(scope: &LaunchScope, column: &DeviceColumn) -> JoinSet<GpuError> {
+    let mut readers = JoinSet::new();
+    for _ in 0..4 {
+        let (scope, column) = (scope.clone(), column.clone());
+        readers.spawn(async move {
+            loop {
+                if let Err(error) = read(&scope, &[(&column.values, 800_000)]).await {
+                    return error;
+                }
+            }
+        });
+    }
+    readers
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_device_fails_its_waiters_and_is_replaced() {
     for round in 0..2 {
@@ -112,17 +132,7 @@ async fn a_lost_device_fails_its_waiters_and_is_replaced() {
             let encoder = new_encoder(&old);
             old.context.submit(encoder).unwrap()
         };
-        let mut waiters = JoinSet::new();
-        for _ in 0..4 {
-            let (scope, column) = (old.clone(), column.clone());
-            waiters.spawn(async move {
-                loop {
-                    if let Err(error) = read(&scope, &[(&column.values, 800_000)]).await {
-                        return error;
-                    }
-                }
-            });
-        }
+        let waiters = readers(&old, &column);
         tokio::time::sleep(Duration::from_millis(20)).await;
         // Once by the hook, once by wgpu alone, as an application or a driver might.
         if round == 0 {
@@ -130,12 +140,11 @@ async fn a_lost_device_fails_its_waiters_and_is_replaced() {
         } else {
             old.context.device().destroy();
         }
-        let errors =
-            tokio::time::timeout(Duration::from_secs(10), waiters.join_all()).await.expect("no hang");
+        let errors = timeout(Duration::from_secs(10), waiters.join_all()).await.expect("no hang");
         for error in errors {
             assert!(matches!(error, GpuError::DeviceLost(_)), "{error}");
         }
-        let _ = tokio::time::timeout(Duration::from_secs(10), submission.wait()).await.expect("no hang");
+        let _ = timeout(Duration::from_secs(10), submission.wait()).await.expect("no hang");
         assert!(old.context.is_lost());
         let error = upload(&old, slice::from_ref(&source), &[4]).await.unwrap_err();
         assert!(matches!(error, GpuError::DeviceLost(_)), "{error}");
@@ -169,12 +178,79 @@ async fn losses_at_each_choke_point_are_typed() {
             let column = upload(&context, &source, &[7]).await?.remove(0);
             run_double(&context, &column, 2).await
         };
-        let error = tokio::time::timeout(Duration::from_secs(10), work).await.expect("no hang").unwrap_err();
+        let error = timeout(Duration::from_secs(10), work).await.expect("no hang").unwrap_err();
         assert!(matches!(error, GpuError::DeviceLost(_)), "{choke:?} {n}: {error}");
         assert_eq!(device.ledger().reserved(), 0, "round {round}");
         let again = scope(&device);
         assert_eq!(again.context.generation(), 2);
         round_trip(&again, &source).await;
+    }
+}
+
+/// Busy or asleep, a poll thread that panics takes its generation with it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_poll_thread_that_ends_is_a_loss() {
+    for busy in [true, false] {
+        let device = own_device();
+        let old = scope(&device);
+        let source = [batch(columns(100_000, 2))];
+        let column = upload(&old, &source, &[4]).await.unwrap().remove(0);
+        let submission = old.context.submit(new_encoder(&old)).unwrap();
+        let waiters = if busy { readers(&old, &column) } else { JoinSet::new() };
+        device.faults().order(Choke::Allocate, 1, Fault::EndPolling);
+        if !busy {
+            old.context.allocate(&old.memory, 16, BufferKind::Storage).unwrap();
+        }
+        for error in timeout(Duration::from_secs(10), waiters.join_all()).await.expect("no hang") {
+            let GpuError::DeviceLost(message) = error else { panic!("{error}") };
+            assert_eq!(message, "its poll thread ended: injected fault");
+        }
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !old.context.is_lost() {
+            assert!(Instant::now() < deadline, "nobody noticed");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let _ = timeout(Duration::from_secs(10), submission.wait()).await.expect("no hang");
+        timeout(Duration::from_secs(10), old.context.pool().staging_below(0)).await.expect("no hang");
+        let error = upload(&old, &source, &[4]).await.unwrap_err();
+        assert!(matches!(error, GpuError::DeviceLost(_)), "{error}");
+
+        let new = scope(&device);
+        assert_eq!(new.context.generation(), 2);
+        round_trip(&new, &source).await;
+        drop((old, new, column));
+        settles(&device, 0).await;
+    }
+}
+
+#[tokio::test]
+async fn a_panic_in_a_callback_is_a_loss() {
+    let progress = Arc::new(Progress::default());
+    let (ticket, told) = progress.announce_map(true).unwrap();
+    let (_other, waiting) = progress.announce_map(true).unwrap();
+    ticket.finish(Ok(()), |mapped| resume_unwind(Box::new(format!("mapped: {mapped}"))));
+    told.unwrap().await.unwrap().unwrap();
+    let error = waiting.unwrap().await.unwrap().unwrap_err();
+    assert!(
+        matches!(&error, GpuError::DeviceLost(message) if message == "a callback panicked: mapped: true"),
+        "{error}"
+    );
+    assert!(progress.is_lost() && progress.announce_map(true).is_err());
+}
+
+#[tokio::test]
+async fn a_panic_in_the_compiler_is_a_rejection() {
+    let device = device();
+    let scope = scope(&device);
+    // Before and after the pipeline is in the cache.
+    for _ in 0..2 {
+        device.faults().order(Choke::Compile, 1, Fault::Panic);
+        let error = scope.context.compile(shader(DOUBLE), &scope.stats).await.unwrap_err();
+        let GpuError::ShaderRejected { message, .. } = error else { panic!("{error}") };
+        assert_eq!(message, "panic in the shader compiler: injected fault");
+        device.faults().order(Choke::Compile, 1, Fault::Panic);
+        assert!(matches!(scope.context.pipeline(&shader(DOUBLE)), Err(GpuError::ShaderRejected { .. })));
+        assert!(scope.context.compile(shader(DOUBLE), &scope.stats).await.is_ok());
     }
 }
 
