@@ -10,6 +10,7 @@ mod docs;
 #[cfg(feature = "cli")]
 mod doctor;
 mod fallback;
+mod faults;
 mod functions;
 #[cfg(feature = "harness")]
 mod fuzz;

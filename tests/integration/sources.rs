@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use datafusion::arrow::array::{ArrayRef, Int64Array, RecordBatch};
 use datafusion::arrow::datatypes::SchemaRef;
-use datafusion::catalog::TableProvider;
 use datafusion::catalog::streaming::StreamingTable;
+use datafusion::catalog::{MemTable, TableProvider};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::streaming::PartitionStream;
@@ -55,11 +55,7 @@ fn partitioned(partitions: i64, rows: i64, fails: bool) -> TestResult<Arc<dyn Ta
     let schema = table(0, 1)?.schema();
     let parts = (0..partitions)
         .map(|p| {
-            let all = table(p * rows, rows)?;
-            let batches = (0..rows as usize)
-                .step_by(700)
-                .map(|at| all.slice(at, 700.min(rows as usize - at)))
-                .collect();
+            let batches = batches((p * rows, rows))?;
             let part: Arc<dyn PartitionStream> = Arc::new(Once {
                 fails,
                 schema: Arc::clone(&schema),
@@ -69,6 +65,76 @@ fn partitioned(partitions: i64, rows: i64, fails: bool) -> TestResult<Arc<dyn Ta
         })
         .collect::<TestResult<Vec<_>>>()?;
     Ok(Arc::new(StreamingTable::try_new(schema, parts)?))
+}
+
+/// How a source breaks.
+#[derive(Debug, Clone, Copy)]
+pub enum Break {
+    Error,
+    Panic,
+}
+
+/// A partition that can be read again and again, though nobody knows.
+#[derive(Debug)]
+struct Again {
+    schema: SchemaRef,
+    batches: Vec<RecordBatch>,
+    /// What comes in the place of which batch, counted from 1.
+    breaks: Option<(usize, Break)>,
+}
+
+impl PartitionStream for Again {
+    fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    fn execute(&self, _: Arc<TaskContext>) -> SendableRecordBatchStream {
+        let breaks = self.breaks;
+        let items = self.batches.clone().into_iter().zip(1..).map(move |(batch, number)| match breaks {
+            Some((at, Break::Error)) if at == number => datafusion::common::exec_err!("the source broke"),
+            // Like `panic!`, but nothing is printed.
+            Some((at, Break::Panic)) if at == number => {
+                std::panic::resume_unwind(Box::new("the source panicked"))
+            }
+            _ => Ok(batch),
+        });
+        Box::pin(RecordBatchStreamAdapter::new(Arc::clone(&self.schema), futures::stream::iter(items)))
+    }
+}
+
+/// Rows of each source batch of [`unknown`] and [`breaking`].
+pub const BATCH_ROWS: i64 = 700;
+
+/// A partition for each range (first id, rows), of a kind that is not known to be repeatable.
+pub fn unknown(ranges: &[(i64, i64)]) -> TestResult<Arc<dyn TableProvider>> {
+    again(ranges, None)
+}
+
+/// The same, but the first partition breaks at its `at`-th batch, counted from 1.
+pub fn breaking(ranges: &[(i64, i64)], at: usize, how: Break) -> TestResult<Arc<dyn TableProvider>> {
+    again(ranges, Some((at, how)))
+}
+
+fn again(ranges: &[(i64, i64)], breaks: Option<(usize, Break)>) -> TestResult<Arc<dyn TableProvider>> {
+    let schema = table(0, 1)?.schema();
+    let parts = ranges.iter().enumerate().map(|(part, range)| {
+        let (batches, breaks) = (batches(*range)?, breaks.filter(|_| part == 0));
+        let part: Arc<dyn PartitionStream> = Arc::new(Again { schema: Arc::clone(&schema), batches, breaks });
+        Ok(part)
+    });
+    Ok(Arc::new(StreamingTable::try_new(Arc::clone(&schema), parts.collect::<TestResult<_>>()?)?))
+}
+
+/// The rows of a range (first id, rows) in batches of [`BATCH_ROWS`].
+fn batches((first, rows): (i64, i64)) -> TestResult<Vec<RecordBatch>> {
+    let (all, each) = (table(first, rows)?, BATCH_ROWS as usize);
+    Ok((0..all.num_rows()).step_by(each).map(|at| all.slice(at, each.min(all.num_rows() - at))).collect())
+}
+
+/// The same rows as [`unknown`], in memory.
+pub fn memory(ranges: &[(i64, i64)]) -> TestResult<Arc<dyn TableProvider>> {
+    let parts = ranges.iter().map(|range| batches(*range)).collect::<TestResult<_>>()?;
+    Ok(Arc::new(MemTable::try_new(table(0, 1)?.schema(), parts)?))
 }
 
 /// One partition that counts how often it was asked for a batch.
