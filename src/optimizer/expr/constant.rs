@@ -29,6 +29,15 @@ pub(super) fn is_constant(expr: &Arc<dyn PhysicalExpr>, schema: &Schema) -> bool
         && (cannot_raise(expr, schema) || (!has_subquery(expr) && evaluates(expr)))
 }
 
+/// True for an operation on constants that raises. DataFusion computes it once a batch, whichever of its rows count, and a kernel
+/// for the rows that count.
+pub(super) fn always_raises(expr: &Arc<dyn PhysicalExpr>, schema: &Schema) -> bool {
+    is_composed(expr)
+        && expr.children().into_iter().all(|child| is_constant(child, schema))
+        && !has_subquery(expr)
+        && !evaluates(expr)
+}
+
 /// Kinds of expressions whose value depends on that of their operands alone.
 fn is_composed(expr: &Arc<dyn PhysicalExpr>) -> bool {
     let immutable =

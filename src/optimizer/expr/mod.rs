@@ -151,6 +151,9 @@ impl Lowering {
         if constant::is_constant(expr, &self.schema) {
             return self.parameter(expr);
         }
+        if constant::always_raises(expr, &self.schema) {
+            return Err(self.unsupported(expr, "a constant that raises does so for every batch"));
+        }
         if let Some(column) = expr.downcast_ref::<Column>() {
             self.column(column)
         } else if let Some(binary) = expr.downcast_ref::<BinaryExpr>() {
