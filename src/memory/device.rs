@@ -94,18 +94,18 @@ impl DeviceContext {
 
     /// Refuses on a lost device; counts injected faults.
     fn pass(&self, at: Choke, error: impl FnOnce() -> GpuError) -> GpuResult<()> {
-        self.meet(self.faults.check(at), error)
+        self.meet(self.faults.check(at).as_ref(), error)
     }
 
     /// [`DeviceContext::pass`] before a compilation: true when the compiler is to panic.
     fn pass_compile(&self, source: &ShaderSource) -> GpuResult<bool> {
         match self.faults.check(Choke::Compile) {
             Some(Fault::Panic) => Ok(true),
-            fault => self.meet(fault, || injected_rejection(source)).map(|()| false),
+            fault => self.meet(fault.as_ref(), || injected_rejection(source)).map(|()| false),
         }
     }
 
-    fn meet(&self, fault: Option<Fault>, error: impl FnOnce() -> GpuError) -> GpuResult<()> {
+    fn meet(&self, fault: Option<&Fault>, error: impl FnOnce() -> GpuError) -> GpuResult<()> {
         match fault {
             Some(Fault::Fail) => return Err(error()),
             Some(Fault::Lose) => self.core.lose(),

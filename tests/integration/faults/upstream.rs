@@ -89,7 +89,7 @@ impl ObjectStore for Faulty {
         let mut result = self.inner.get_opts(path, options).await?;
         if down_at > 0 && request >= down_at {
             // Every other time the request itself succeeds, and the bytes do not arrive.
-            if request % 2 == 0 {
+            if request.is_multiple_of(2) {
                 return Err(broke());
             }
             result.payload = GetResultPayload::Stream(Box::pin(futures::stream::iter([Err(broke())])));
