@@ -7,7 +7,6 @@ use parking_lot::Mutex;
 
 use crate::error::GpuError;
 
-use super::exit;
 use super::pipeline::PipelineCache;
 use super::poll::{self, Progress};
 use super::pool::BufferPool;
@@ -67,10 +66,14 @@ impl ContextCore {
         });
         let uncaught = Arc::clone(&progress);
         device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| {
-            tracing::error!(%error, "GPU error outside of any scope");
+            // Buffers of a lost device are unmapped and dropped like others, and wgpu objects.
+            if uncaught.is_lost() {
+                tracing::debug!(%error, "GPU error after the loss of the device");
+            } else {
+                tracing::error!(%error, "GPU error outside of any scope");
+            }
             uncaught.remember_error(error.to_string());
         }));
-        exit::register();
         poll::spawn(device.clone(), queue.clone(), Arc::clone(&progress))?;
         let pool = BufferPool::new(Arc::clone(&progress), idle_cap);
         Ok(Arc::new(ContextCore {

@@ -11,7 +11,6 @@ pub mod caps;
 pub mod column;
 pub mod device;
 pub mod download;
-mod exit;
 pub mod faults;
 mod fill;
 mod generation;

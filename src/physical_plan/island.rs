@@ -196,8 +196,8 @@ impl Retained {
         Self { batches: vec![], memory: run.host_memory("replay"), run: Arc::clone(run) }
     }
 
-    /// Keeps `batches`. Where the pool has no room, nothing is kept any more in any partition: failures from then on are
-    /// answered batch by batch.
+    /// Keeps `batches`. Where the pool has no room, failures are answered batch by batch from then on, and each partition drops
+    /// what it kept when it comes here next.
     fn keep(&mut self, batches: &[RecordBatch]) {
         let bytes = batches.iter().map(get_record_batch_memory_size).sum();
         if self.memory.try_grow(bytes).is_err() {

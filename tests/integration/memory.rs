@@ -1,6 +1,7 @@
 //! Device memory: bounded footprints, many queries at once, consumers that do not take their rows.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use datafusion::arrow::array::{Array, AsArray};
@@ -82,7 +83,9 @@ async fn many_queries_at_once() -> TestResult {
         }
     }
     let mut tasks = JoinSet::new();
+    let ended = Arc::new(AtomicUsize::new(0));
     for query in 0..32usize {
+        let ended = Arc::clone(&ended);
         let (ctx, want) = (sessions[query % sessions.len()].clone(), want[query / 4 % 2].clone());
         tasks.spawn(async move {
             for _ in 0..2 {
@@ -90,18 +93,22 @@ async fn many_queries_at_once() -> TestResult {
                 assert_eq!(ran.rows, want);
                 assert!(ran.gpu_batches > 0 && ran.cpu_batches == 0, "{ran:?}");
             }
+            ended.fetch_add(1, Ordering::SeqCst);
             TestResult::Ok(())
         });
     }
-    tokio::time::sleep(Duration::from_millis(200)).await;
-    let busy = tasks.len();
+    // The long ones are at work, and wait for one another.
+    while first.device.ledger().works().1 < 4 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
     let short =
         tokio::time::timeout(HANG, run(&sessions[0], "SELECT sum(id) FROM t WHERE id < 100")).await??;
     assert_eq!(short.rows, ["4950"]);
+    let ended = ended.load(Ordering::SeqCst);
+    assert!(ended < 32, "the short query waited for all of the long ones");
     while let Some(done) = tokio::time::timeout(HANG, tasks.join_next()).await? {
         done??;
     }
-    assert!(busy > 0, "nothing ran beside the short query");
     let ledger = first.device.ledger();
     assert!(ledger.peak() <= LIMIT, "{} bytes were held", ledger.peak());
     assert_eq!((ledger.reserved(), ledger.works()), (0, (0, 0)));

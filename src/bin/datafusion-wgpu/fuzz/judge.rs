@@ -82,6 +82,8 @@ pub enum Judgement {
     OtherCpu,
     /// The CPU's answers differ among themselves, and each row is in one of them; or DataFusion's memory pool had no more to give.
     Undetermined,
+    /// One side raised for a value that AND or OR may guard: which of them does depends on the rows that share a batch.
+    Guarded,
     /// The CPU could not say which rows are right.
     Unchecked,
     /// Too many rows to compare.
@@ -174,8 +176,11 @@ impl<'a> Question<'a> {
             }
             others.push(oracle);
         }
-        if self.is_undetermined(&others, run) || self.is_guarded(run) {
+        if self.is_undetermined(&others, run) {
             return leak_or(Judgement::Undetermined, run.gpu.leaked);
+        }
+        if self.is_guarded(run) {
+            return leak_or(Judgement::Guarded, run.gpu.leaked);
         }
         Judgement::Wrong(difference.0, difference.1)
     }

@@ -54,6 +54,8 @@ pub struct Summary {
     pub other_cpu: u64,
     /// Pieced together from answers of the CPU that differ among themselves, or out of DataFusion's memory.
     pub undetermined: u64,
+    /// Forced runs in which one side raised for a value that AND or OR may guard.
+    pub guarded: u64,
     /// Rows of which the CPU could not say whether they are right.
     pub unchecked: u64,
     /// Too many rows to compare.
@@ -122,6 +124,7 @@ impl Summary {
             Judgement::SameError => self.same_error += 1,
             Judgement::OtherCpu => self.other_cpu += 1,
             Judgement::Undetermined => self.undetermined += 1,
+            Judgement::Guarded => self.guarded += 1,
             Judgement::Unchecked => self.unchecked += 1,
             Judgement::TooLarge => self.too_large += 1,
             Judgement::SlowOnCpu => self.slow_on_cpu += 1,
@@ -145,7 +148,7 @@ impl Summary {
 
     /// Forced runs that were not found to be the same, in percent.
     pub fn unsettled_percent(&self) -> f64 {
-        let open = self.unchecked + self.too_large + self.slow_on_cpu;
+        let open = self.guarded + self.unchecked + self.too_large + self.slow_on_cpu;
         let unsettled = self.other_cpu + self.undetermined + open;
         100.0 * unsettled as f64 / self.runs.max(1) as f64
     }
@@ -205,8 +208,14 @@ impl fmt::Display for Summary {
         )?;
         writeln!(
             f,
-            "  {} same rows, {} same error, {} as the CPU under other batch sizes, {} undetermined, {} unchecked, {} too large",
-            self.same, self.same_error, self.other_cpu, self.undetermined, self.unchecked, self.too_large
+            "  {} same rows, {} same error, {} as the CPU under other options, {} undetermined, {} guarded, {} unchecked, {} too large",
+            self.same,
+            self.same_error,
+            self.other_cpu,
+            self.undetermined,
+            self.guarded,
+            self.unchecked,
+            self.too_large
         )?;
         if self.slow_on_cpu > 0 {
             writeln!(f, "  {} slow on the CPU: without GPU nodes, and not in time", self.slow_on_cpu)?;
