@@ -5,6 +5,8 @@
 
 use std::sync::Arc;
 
+use super::function::Function;
+
 /// Logical type of an expression's value. Decimals carry precision and scale, since both shape arithmetic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ValueType {
@@ -150,13 +152,26 @@ pub enum Expr {
         /// Target type.
         to: ValueType,
     },
+    /// A function of one of the families, applied to operands; each says what types it takes, and when it is NULL or
+    /// faults.
+    Call {
+        /// Function; constants that shape the kernel are part of it, others are operands.
+        function: Function,
+        /// Operands, left to right.
+        args: Vec<Arc<Expr>>,
+        /// Result type.
+        ty: ValueType,
+    },
 }
 
 impl Expr {
     /// Type of the expression's value.
     pub fn value_type(&self) -> ValueType {
         match self {
-            Expr::Column { ty, .. } | Expr::Param { ty, .. } | Expr::Arith { ty, .. } => *ty,
+            Expr::Column { ty, .. }
+            | Expr::Param { ty, .. }
+            | Expr::Arith { ty, .. }
+            | Expr::Call { ty, .. } => *ty,
             Expr::Cast { to, .. } => *to,
             Expr::Negate(e) => e.value_type(),
             Expr::Compare { .. }
@@ -187,6 +202,7 @@ impl Expr {
                 vec![e]
             }
             Expr::InList { expr, list, .. } => std::iter::once(expr).chain(list).collect(),
+            Expr::Call { args, .. } => args.iter().collect(),
         }
     }
 
@@ -212,14 +228,24 @@ impl Expr {
             Expr::InList { expr, list, negated } => {
                 Expr::InList { expr: go(expr), list: list.iter().map(go).collect(), negated: *negated }
             }
+            Expr::Call { function, args, ty } => {
+                Expr::Call { function: *function, args: args.iter().map(go).collect(), ty: *ty }
+            }
         })
     }
 
     /// Whether a value may meet an arithmetic fault, for all that is known before the data is: 128 bits may overflow in
-    /// decimal arithmetic and in casts to decimals.
+    /// decimal arithmetic and in casts to decimals; functions say so themselves.
     pub fn may_fault(&self) -> bool {
         let decimal = matches!(self.value_type(), ValueType::Decimal { .. });
-        let own = decimal && matches!(self, Expr::Arith { .. } | Expr::Negate(_) | Expr::Cast { .. });
+        let own = match self {
+            Expr::Arith { .. } | Expr::Negate(_) | Expr::Cast { .. } => decimal,
+            Expr::Call { function, args, ty } => {
+                let types: Vec<_> = args.iter().map(|arg| arg.value_type()).collect();
+                function.may_fault(&types, *ty)
+            }
+            _ => false,
+        };
         own || self.children().into_iter().any(|child| child.may_fault())
     }
 

@@ -2,12 +2,22 @@
 
 mod arith;
 mod compare;
+pub mod decimal;
+pub mod float;
+pub mod function;
+pub mod integer;
 pub mod ir;
 mod load;
+pub mod temporal;
 mod wgsl;
 pub mod widths;
 
+pub use decimal::DecimalFn;
+pub use float::FloatFn;
+pub use function::Function;
+pub use integer::IntegerFn;
 pub use ir::{ArithOp, CompareOp, Expr, Scalar, ValueType};
+pub use temporal::TemporalFn;
 pub use wgsl::check;
 
 pub(crate) use arith::sign_extended;

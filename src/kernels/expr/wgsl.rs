@@ -173,6 +173,12 @@ impl<'a> Emitter<'a> {
                 let e = self.emit(operand)?;
                 self.cast(&e, *to)?
             }
+            Expr::Call { function, args, ty } => {
+                let args = args.iter().map(|arg| self.emit(arg)).collect::<GpuResult<Vec<_>>>()?;
+                let types: Vec<_> = args.iter().map(|arg| arg.ty).collect();
+                function.check(&types, *ty).map_err(GpuError::Internal)?;
+                self.call(*function, &args, *ty)?
+            }
         };
         self.memo.insert(Arc::clone(expr), node.clone());
         Ok(node)
@@ -299,6 +305,10 @@ pub fn check(expr: &Expr) -> Result<(), String> {
             super::arith::check_negate(operand.value_type(), columns.is_empty())
         }
         Expr::Cast { expr, to } => super::arith::check_cast(expr.value_type(), *to),
+        Expr::Call { function, args, ty } => {
+            let types: Vec<_> = args.iter().map(|arg| arg.value_type()).collect();
+            function.check(&types, *ty)
+        }
         _ => Ok(()),
     }
 }

@@ -7,8 +7,13 @@ use arrow::datatypes::{
 };
 
 use crate::kernels::expr::widths::{is_signed, pow10, type_bits};
-use crate::kernels::expr::{ArithOp, CompareOp, Expr, Scalar, ValueType};
+use crate::kernels::expr::{ArithOp, CompareOp, Expr, Function, Scalar, ValueType};
 use crate::kernels::reduce::order_key;
+
+use super::decimal::decimal;
+use super::float::float;
+use super::integer::integer;
+use super::temporal::temporal;
 
 /// An arithmetic fault: the CPU operator would raise an error here, or might. Also what has no value at all: an array
 /// of another type than the expression says, a row or slot that does not exist.
@@ -62,6 +67,16 @@ pub fn eval(
         },
         Expr::Negate(e) => go(e)?.map(|v| negate(v, e)).transpose()?,
         Expr::Cast { expr, to } => go(expr)?.map(|v| cast(v, expr.value_type(), *to)).transpose()?,
+        Expr::Call { function, args, ty } => {
+            let args = args.iter().map(|arg| Ok((go(arg)?, arg.value_type())));
+            let args = args.collect::<Result<Vec<_>, Fault>>()?;
+            match *function {
+                Function::Integer(f) => integer(f, &args, *ty)?,
+                Function::Float(f) => float(f, &args, *ty)?,
+                Function::Decimal(f) => decimal(f, &args, *ty)?,
+                Function::Temporal(f) => temporal(f, &args, *ty)?,
+            }
+        }
     })
 }
 

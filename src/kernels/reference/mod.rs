@@ -1,9 +1,13 @@
 //! CPU twins of the kernels: row by row, in 128-bit integers. Tests compare the kernels with them, and
 //! [`update_from_array`] serves run-time fallback.
 
+pub mod decimal;
 pub mod expr;
+pub mod float;
+pub mod integer;
 pub mod reduce;
 pub mod select;
+pub mod temporal;
 #[cfg(test)]
 mod tests;
 

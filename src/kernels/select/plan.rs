@@ -186,7 +186,11 @@ pub(super) fn bindings_of(program: &Program, outputs: &[Arc<Expr>], columns: &[C
 }
 
 fn may_fault(expr: &Expr) -> bool {
-    let computes = matches!(expr, Expr::Arith { .. } | Expr::Negate(_) | Expr::Cast { .. });
+    let computes = match expr {
+        Expr::Arith { .. } | Expr::Negate(_) | Expr::Cast { .. } => true,
+        Expr::Call { .. } => expr.may_fault(),
+        _ => false,
+    };
     computes || expr.children().into_iter().any(|child| may_fault(child))
 }
 
