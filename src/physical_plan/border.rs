@@ -166,6 +166,11 @@ impl DeviceStream {
         Some(self.lazy(source))
     }
 
+    /// Puts an error back that [`Self::next`] gave.
+    pub(crate) fn fail(&mut self, error: DataFusionError) {
+        self.border.failed = Some(error);
+    }
+
     /// What a replay needs to go on from here: host batches that were read but not given out, and the live input, or the
     /// error with which it ended.
     pub(crate) fn into_rest(self) -> ReplaySlot {

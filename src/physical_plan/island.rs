@@ -16,7 +16,7 @@ use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::spill::get_record_batch_memory_size;
 use futures::StreamExt;
-use futures::stream::FuturesUnordered;
+use futures::stream::FuturesOrdered;
 use tokio::sync::watch;
 use tracing::Instrument;
 
@@ -231,8 +231,9 @@ where
 {
     let chain = Arc::clone(input.chain());
     let mut stopped = stop_all.subscribe();
-    let mut in_flight = FuturesUnordered::new();
-    let mut stop = None;
+    // In order: of two batches that fail, the CPU meets the first.
+    let mut in_flight = FuturesOrdered::new();
+    let (mut stop, mut failed) = (None, None);
     let mut ended = false;
     loop {
         tokio::select! {
@@ -247,20 +248,30 @@ where
             next = input.next(), if !ended && in_flight.len() < IN_FLIGHT => match next {
                 None => ended = true,
                 Some(Err(error)) => {
-                    stop_all.send_replace(true);
-                    stop = stop.or(Some(Stop::Error(error)));
+                    // The batches before it come first.
+                    failed = Some(error);
+                    ended = true;
                 }
                 Some(Ok(batch)) => {
                     if let Some(retained) = &mut retained {
                         retained.keep(batch.source().host());
                     }
-                    in_flight.push(work(batch, Arc::clone(&chain)));
+                    in_flight.push_back(work(batch, Arc::clone(&chain)));
                 }
             },
             else => break,
         }
     }
     drop(in_flight);
+    if let Some(error) = failed {
+        stop_all.send_replace(true);
+        match stop {
+            None => stop = Some(Stop::Error(error)),
+            // The CPU meets it in its turn.
+            Some(Stop::FallBack(_)) => input.fail(error),
+            Some(Stop::Error(_)) => {}
+        }
+    }
     let mut rest = input.into_rest();
     if let Some(Retained { mut batches, memory, .. }) = retained {
         batches.append(&mut rest.batches);

@@ -262,6 +262,30 @@ async fn overflowing(partitions: usize) -> TestResult<(Gpu, SessionContext)> {
     Ok((gpu, off))
 }
 
+/// Of several rows that raise in one partition, the first one's error, although their batches are worked on at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_of_several_errors() -> TestResult {
+    let (gpu, off) = (Gpu::new(1).await?, cpu(1));
+    gpu.set("batch_rows", "500").await?;
+    for ctx in [&gpu.ctx, &off] {
+        ctx.sql(
+            "CREATE TABLE t AS SELECT CAST(CASE WHEN value % 500 = 400 \
+             THEN concat(CAST(value AS VARCHAR), '0000000000000000000000000') ELSE '1' END AS DECIMAL(31, 2)) AS z \
+             FROM generate_series(1, 5000)",
+        )
+        .await?;
+    }
+    let text = |error: Option<Box<dyn std::error::Error + Send + Sync>>| error.map(|error| error.to_string());
+    for sql in ["SELECT sum(z * z * z) FROM t", "SELECT z * z * z FROM t"] {
+        let want = text(run(&off, sql).await.err());
+        assert!(want.as_ref().is_some_and(|error| error.contains("400000")), "{want:?}");
+        for _ in 0..10 {
+            assert_eq!(text(gpu.run(sql).await.err()), want, "{sql}");
+        }
+    }
+    Ok(())
+}
+
 /// Rows before the row that raises go out, for a parent that needs no more than those: as on the CPU.
 #[tokio::test(flavor = "multi_thread")]
 async fn rows_before_an_error() -> TestResult {

@@ -176,13 +176,20 @@ impl<'a> Question<'a> {
             }
             others.push(oracle);
         }
-        if self.is_undetermined(&others, run) {
+        if self.is_undetermined(&others, run) || self.is_datafusions_own(engine, options, run).await {
             return leak_or(Judgement::Undetermined, run.gpu.leaked);
         }
         if self.is_guarded(run) {
             return leak_or(Judgement::Guarded, run.gpu.leaked);
         }
         Judgement::Wrong(difference.0, difference.1)
+    }
+
+    /// Whether the run had the plan that DataFusion makes without this crate, to the letter: what it gave is DataFusion's
+    /// own, however seldom.
+    async fn is_datafusions_own(&self, engine: &Engine, options: &RunOptions, run: &Run) -> bool {
+        run.gpu.nodes.is_empty()
+            && engine.cpu_plan(self.stored, &self.sql, options).await.is_ok_and(|plan| plan == run.plan)
     }
 
     /// Whether the CPU alone takes more than half of the time that a query may take, with the same batches and partitions.

@@ -114,6 +114,7 @@ pub struct RunOptions {
 }
 
 const PARTITIONS: &str = "datafusion.execution.target_partitions";
+const SPILL_FILE: &str = "datafusion.execution.max_spill_file_size_bytes";
 const BATCH_SIZE: &str = "datafusion.execution.batch_size";
 
 impl RunOptions {
@@ -161,6 +162,8 @@ impl RunOptions {
         if rng.chance(10) {
             let bytes = rng.choose(&[100 << 10, 1 << 20, 4 << 20, 32 << 20]);
             options.pool = Some(if rng.chance(50) { Pool::Greedy(bytes) } else { Pool::FairSpill(bytes) });
+            // A repartition that spills into files of several batches can hang (apache/datafusion#24883).
+            options.settings.insert(SPILL_FILE.to_string(), "1".to_string());
         }
         options
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use datafusion::common::DataFusionError;
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::error::Result;
-use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, execute_stream};
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, displayable, execute_stream};
 use datafusion::prelude::SessionContext;
 use datafusion_wgpu::memory::{AdapterSelector, GpuDevice, GpuRuntime};
 use datafusion_wgpu::{placement_report, register_gpu_runtime};
@@ -45,6 +45,14 @@ pub struct Run {
     pub verdict: Verdict,
     /// What its GPU nodes did.
     pub gpu: GpuWork,
+    /// The plan as it was made; empty where there was none.
+    pub plan: String,
+}
+
+impl Run {
+    fn of_error(error: &DataFusionError) -> Self {
+        Run { verdict: Verdict::Error(error.to_string()), gpu: GpuWork::default(), plan: String::new() }
+    }
 }
 
 /// What the GPU nodes of runs did.
@@ -105,13 +113,20 @@ impl Engine {
         }
     }
 
+    /// The plan that DataFusion makes of a query without this crate, under the same options.
+    pub async fn cpu_plan(&self, stored: &Stored, sql: &str, options: &RunOptions) -> Result<String> {
+        let context = self.session(stored, options, None)?;
+        let plan = context.sql(sql).await?.create_physical_plan().await?;
+        Ok(text_of(&plan))
+    }
+
     /// Runs a query with the rule forced.
     pub async fn forced(&self, stored: &Stored, sql: &str, options: &RunOptions) -> Run {
         let view = self.device.with_caps(options.lower(self.device.caps()));
         options.arm(view.faults());
         let mut run = match self.session(stored, options, Some(&view)) {
             Ok(context) => self.run(context, sql, options).await,
-            Err(error) => Run { verdict: Verdict::Error(error.to_string()), gpu: GpuWork::default() },
+            Err(error) => Run::of_error(&error),
         };
         if !matches!(run.verdict, Verdict::Hang) {
             run.gpu.leaked = settled(&view).await;
@@ -168,10 +183,12 @@ impl Engine {
             None => Verdict::Hang,
         };
         let mut gpu = GpuWork::default();
-        if let Some(plan) = planned.get() {
+        let mut text = String::new();
+        if let Some((plan, as_made)) = planned.get() {
             gpu.add_plan(plan);
+            text.clone_from(as_made);
         }
-        Run { verdict, gpu }
+        Run { verdict, gpu, plan: text }
     }
 }
 
@@ -187,8 +204,13 @@ fn panicked(error: tokio::task::JoinError) -> Verdict {
     Verdict::Panic(text)
 }
 
-/// A plan as soon as it is made, so that it is known for a query that does not end as well.
-type Planned = OnceLock<Arc<dyn ExecutionPlan>>;
+/// A plan, and its text, as soon as it is made, so that it is known for a query that does not end as well.
+type Planned = OnceLock<(Arc<dyn ExecutionPlan>, String)>;
+
+/// A plan in words; dynamic filters change while it runs.
+fn text_of(plan: &Arc<dyn ExecutionPlan>) -> String {
+    displayable(plan.as_ref()).indent(true).to_string()
+}
 
 /// Runs the query; its streams are gone afterwards.
 async fn answer(context: &SessionContext, sql: &str, planned: &Planned) -> Verdict {
@@ -205,7 +227,8 @@ async fn rows(
     planned: &Planned,
 ) -> Result<Option<Answer>, DataFusionError> {
     let plan = context.sql(sql).await?.create_physical_plan().await?;
-    let plan = planned.get_or_init(|| plan);
+    let text = text_of(&plan);
+    let (plan, _) = planned.get_or_init(|| (plan, text));
     let mut stream = execute_stream(Arc::clone(plan), context.task_ctx())?;
     let mut answer = Answer { schema: plan.schema(), batches: vec![] };
     let mut rows = 0;

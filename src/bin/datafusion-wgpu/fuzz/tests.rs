@@ -285,7 +285,7 @@ async fn errors_of_partitions_may_name_other_values() {
         let target = ("datafusion.execution.target_partitions".to_string(), target.to_string());
         let options = RunOptions { settings: BTreeMap::from([target]), ..RunOptions::default() };
         let gpu = runner::GpuWork { partitions, ..runner::GpuWork::default() };
-        let run = runner::Run { verdict: Verdict::Error(text.clone()), gpu };
+        let run = runner::Run { verdict: Verdict::Error(text.clone()), gpu, plan: String::new() };
         let judgement = question.judge(&engine, &options, &run, Care::Quick).await;
         assert_eq!(matches!(judgement, Judgement::SameError), is_right, "{text}: {judgement:?}");
         assert_eq!(matches!(judgement, Judgement::Wrong(Wrong::Error, _)), !is_right, "{judgement:?}");

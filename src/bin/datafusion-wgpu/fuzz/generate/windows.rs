@@ -18,21 +18,26 @@ impl Generator<'_> {
         source.columns.retain(|column| class(&column.data_type) != Class::Null);
         let mut items: Vec<Item> =
             source.columns.clone().into_iter().map(|column| self.item(column)).collect();
+        // Which of several equal rows gets which value is open. One such function gives the same rows all the same; which of its
+        // values meets which of another's is open again.
+        let mut open = true;
         for _ in 0..self.rng.between(1, 3) {
-            let window = self.window(&source.columns);
+            let (window, numbers) = self.window(&source.columns, open);
+            open &= !numbers;
             items.push(self.item(window));
         }
         Query::select(select(items, source.relation, None))
     }
 
-    fn window(&mut self, scope: &Scope) -> Expr {
+    /// A window function, and whether it tells equal rows apart, which it does only where `may_number`.
+    fn window(&mut self, scope: &Scope, may_number: bool) -> (Expr, bool) {
         let of = if self.rng.chance(60) { Class::Int } else { self.class(scope) };
         let arg = self.column(scope, of).unwrap_or_else(|| {
             Expr::leaf("literal", DataType::Int64, "1".to_string()).known(Flavour::Small, 1.0)
         });
         let integer = class(&arg.data_type) == Class::Int;
         let float = class(&arg.data_type) == Class::Float && arg.flavour != Flavour::Dyadic;
-        let choice = self.rng.below(4);
+        let choice = if may_number { self.rng.below(4) } else { 3 * self.rng.below(2) };
         let (kind, template, total, frames): (_, &'static str, _, _) = match choice {
             0 => (
                 "window rank",
@@ -87,18 +92,23 @@ impl Generator<'_> {
             args.push(scope[column].clone().into());
             open.push_str(self.rng.choose(&["", " DESC", " NULLS FIRST", " DESC NULLS LAST"]));
         }
+        let mut numbers = total && !frames;
         if frames && ordered {
-            open.push_str(self.rng.choose(&[
+            // Those that count rows come last.
+            let all = [
                 "",
+                " GROUPS BETWEEN 1 PRECEDING AND 1 FOLLOWING",
                 " ROWS BETWEEN 2 PRECEDING AND CURRENT ROW",
                 " ROWS BETWEEN UNBOUNDED PRECEDING AND 1 FOLLOWING",
                 " ROWS BETWEEN 1 FOLLOWING AND 3 FOLLOWING",
-                " GROUPS BETWEEN 1 PRECEDING AND 1 FOLLOWING",
-            ]));
+            ];
+            let frame = self.rng.choose(if may_number { &all } else { &all[..2] });
+            numbers = frame.starts_with(" ROWS");
+            open.push_str(frame);
         }
         open.push(')');
         text.push(open.into());
         let data_type = if template.contains("{}") { arg.data_type } else { DataType::Int64 };
-        Expr::of_parts(kind, data_type, text, args)
+        (Expr::of_parts(kind, data_type, text, args), numbers)
     }
 }

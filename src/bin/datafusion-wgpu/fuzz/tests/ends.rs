@@ -131,7 +131,8 @@ async fn an_interrupted_run_keeps_what_it_has() {
 async fn slow_plans_of_the_cpu_are_counted_apart() {
     let stored = numbers().await;
     let options = RunOptions::default();
-    let hang = || runner::Run { verdict: Verdict::Hang, gpu: runner::GpuWork::default() };
+    let hang =
+        || runner::Run { verdict: Verdict::Hang, gpu: runner::GpuWork::default(), plan: String::new() };
     for (limit, is_slow) in [(Duration::ZERO, true), (Duration::from_secs(60), false)] {
         let engine = Engine::new("", limit).unwrap();
         let sql = "SELECT count(*) FROM t0".to_string();
