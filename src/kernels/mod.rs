@@ -2,6 +2,7 @@
 
 pub mod expr;
 mod launch;
+pub(crate) mod native;
 pub mod program;
 pub mod reduce;
 pub mod reference;

@@ -95,6 +95,10 @@ pub(crate) fn wrap64(ty: ValueType, sum: i128) -> i128 {
 /// representation as signed integer.
 pub(crate) fn order_key(ty: ValueType, value: i128) -> i128 {
     match ty {
+        ValueType::Float16 => {
+            let bits = value as u16 as i16;
+            i128::from(bits ^ (((bits >> 15) as u16) >> 1) as i16)
+        }
         ValueType::Float32 => {
             let bits = value as u32 as i32;
             i128::from(bits ^ (((bits >> 31) as u32) >> 1) as i32)
@@ -110,6 +114,7 @@ pub(crate) fn order_key(ty: ValueType, value: i128) -> i128 {
 /// The canonical value of a key made by [`order_key`].
 fn from_order_key(ty: ValueType, key: i128) -> i128 {
     match ty {
+        ValueType::Float16 => i128::from(order_key(ty, i128::from(key as u16)) as u16),
         ValueType::Float32 => i128::from(order_key(ty, i128::from(key as u32)) as u32),
         ValueType::Float64 => i128::from(order_key(ty, i128::from(key as u64)) as u64),
         _ => key,

@@ -19,6 +19,7 @@ use tracing::Instrument;
 use crate::error::{GpuError, GpuResult};
 use crate::memory::{BufferSlice, DeviceCaps, LaunchScope, Pipeline, download_timed};
 
+use super::expr::widths::type_bits;
 use super::expr::{Expr, ValueType};
 use super::launch::{Grid, argument_slices, bind, bind_slices, check_bindings, dispatch, plan_grid};
 use super::program::{ColumnShape, Program, Segment, column_shapes, columns_of};
@@ -99,7 +100,7 @@ pub fn select_bytes(program: &Program, outputs: &[Arc<Expr>], rows: usize) -> u6
     let bits = |expr: &Arc<Expr>| match expr.value_type() {
         ValueType::Boolean => 2,
         ValueType::Decimal { .. } => 129,
-        ValueType::Int64 | ValueType::UInt64 | ValueType::Float64 => 65,
+        ty if type_bits(ty) == 64 => 65,
         _ => 33,
     };
     let mask = if program.selection.is_some() { 2 } else { 0 };

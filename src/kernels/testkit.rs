@@ -85,8 +85,8 @@ pub(crate) fn edges(ty: ValueType) -> Vec<i128> {
         Boolean => vec![0, 1],
         Int8 => vec![i8::MIN.into(), -1, 0, 1, i8::MAX.into()],
         Int16 => vec![i16::MIN.into(), -1, 0, 1, i16::MAX.into()],
-        Int32 | Date32 => vec![i32::MIN.into(), -1, 0, 1, i32::MAX.into()],
-        Int64 => {
+        Int32 | Date32 | Time32(_) => vec![i32::MIN.into(), -1, 0, 1, i32::MAX.into()],
+        Int64 | Date64 | Time64(_) | Timestamp { .. } | Duration(_) => {
             [around(1 << 53), around(-(1 << 53)), vec![i64::MIN.into(), -1, 0, 1, i64::MAX.into()]].concat()
         }
         UInt8 => vec![0, 1, u8::MAX.into()],
@@ -96,6 +96,11 @@ pub(crate) fn edges(ty: ValueType) -> Vec<i128> {
             let high = i128::from(u64::MAX);
             [around(1 << 53), around(1 << 63), vec![0, 1, high - 1024, high - 1023, high]].concat()
         }
+        Null => vec![0],
+        Float16 => [0u16, 0x8000, 0x7c00, 0xfc00, 0x7e00, 0xfe00, 0x7c01, 1, 0x8001, 0x3c00, 0xbc00, 0x7bff]
+            .iter()
+            .map(|&v| v.into())
+            .collect(),
         Float32 => [
             0u32,
             0x8000_0000,
@@ -126,6 +131,10 @@ pub(crate) fn edges(ty: ValueType) -> Vec<i128> {
         .map(|&v| v.into())
         .chain([1.0f64, -1.0, f64::MAX, f64::MIN].iter().map(|v| v.to_bits().into()))
         .collect(),
+        Decimal32 { precision, .. } | Decimal64 { precision, .. } => {
+            let max = 10i128.pow(precision.into()) - 1;
+            vec![-max, -1, 0, 1, max]
+        }
         Decimal { precision, .. } => {
             let max = 10i128.pow(precision.into()) - 1;
             let mut edges = vec![-max, -1, 0, 1, max];
@@ -158,13 +167,16 @@ pub(crate) fn value(ty: ValueType, rng: &mut Rng, edgy: usize) -> i128 {
         Boolean => v & 1,
         Int8 => i128::from(v as i8),
         Int16 => i128::from(v as i16),
-        Int32 | Date32 => i128::from(v as i32),
-        Int64 => i128::from(v as i64),
+        Int32 | Date32 | Time32(_) => i128::from(v as i32),
+        Int64 | Date64 | Time64(_) | Timestamp { .. } | Duration(_) => i128::from(v as i64),
         UInt8 => i128::from(v as u8),
-        UInt16 => i128::from(v as u16),
+        UInt16 | Float16 => i128::from(v as u16),
+        Null => 0,
         UInt32 | Float32 => i128::from(v as u32),
         UInt64 | Float64 => i128::from(v as u64),
-        Decimal { precision, .. } => v % 10i128.pow(precision.into()),
+        Decimal { precision, .. } | Decimal32 { precision, .. } | Decimal64 { precision, .. } => {
+            v % 10i128.pow(precision.into())
+        }
     }
 }
 

@@ -16,6 +16,7 @@ use tracing::Instrument;
 
 use crate::error::{GpuError, GpuResult};
 use crate::kernels::expr::ValueType;
+use crate::kernels::expr::widths::type_bits;
 
 use super::column::{BufferSlice, ColumnRepr, DeviceColumn, MagnitudeBits};
 use super::device::{BufferKind, DeviceBuffer};
@@ -36,36 +37,16 @@ const MAX_STAGING: u64 = 512 << 20;
 
 /// Logical type of an Arrow type that can live on the device, or `None`.
 pub fn value_type(data_type: &DataType) -> Option<ValueType> {
-    Some(match data_type {
-        DataType::Boolean => ValueType::Boolean,
-        DataType::Int8 => ValueType::Int8,
-        DataType::Int16 => ValueType::Int16,
-        DataType::Int32 => ValueType::Int32,
-        DataType::Int64 => ValueType::Int64,
-        DataType::UInt8 => ValueType::UInt8,
-        DataType::UInt16 => ValueType::UInt16,
-        DataType::UInt32 => ValueType::UInt32,
-        DataType::UInt64 => ValueType::UInt64,
-        DataType::Float32 => ValueType::Float32,
-        DataType::Float64 => ValueType::Float64,
-        DataType::Date32 => ValueType::Date32,
-        DataType::Decimal128(precision, scale) => ValueType::Decimal { precision: *precision, scale: *scale },
-        _ => return None,
-    })
+    ValueType::from_arrow(data_type)
 }
 
 /// Layout on the device: representation, bits a row, magnitude bits by the type.
 fn layout(ty: ValueType) -> (ColumnRepr, u64, u8) {
     match ty {
         ValueType::Boolean => (ColumnRepr::Bits, 1, 1),
-        ValueType::Int8 | ValueType::UInt8 => (ColumnRepr::Arrow, 8, 8),
-        ValueType::Int16 | ValueType::UInt16 => (ColumnRepr::Arrow, 16, 16),
-        ValueType::Int32 | ValueType::UInt32 | ValueType::Float32 | ValueType::Date32 => {
-            (ColumnRepr::Arrow, 32, 32)
-        }
-        ValueType::Int64 | ValueType::UInt64 | ValueType::Float64 => (ColumnRepr::Arrow, 64, 64),
         ValueType::Decimal { precision, .. } if precision <= 18 => (ColumnRepr::DecimalNarrow, 64, 60),
         ValueType::Decimal { .. } => (ColumnRepr::DecimalWide, 128, 128),
+        _ => (ColumnRepr::Arrow, u64::from(type_bits(ty)), type_bits(ty)),
     }
 }
 

@@ -293,8 +293,9 @@ pub(super) fn check_arith(op: ArithOp, l: ValueType, r: ValueType, ty: ValueType
 pub(super) fn check_negate(ty: ValueType, constant: bool) -> Result<(), String> {
     match ty {
         ty if constant && is_unsigned(ty) => Err(format!("negation of a constant {ty:?}")),
-        ValueType::Boolean | ValueType::Date32 => Err(format!("negation of {ty:?}")),
-        _ => Ok(()),
+        ValueType::Float32 | ValueType::Float64 | ValueType::Decimal { .. } => Ok(()),
+        ty if is_integer(ty) => Ok(()),
+        _ => Err(format!("negation of {ty:?}")),
     }
 }
 

@@ -6,7 +6,7 @@ use crate::error::{GpuError, GpuResult};
 
 use super::ir::{CompareOp, Expr, ValueType};
 use super::wgsl::{Emitter, Node, faults_of, widened};
-use super::widths::Class;
+use super::widths::{Class, type_bits};
 
 /// Lists longer than this read their parameters from the argument block at each use instead of holding them in
 /// registers.
@@ -23,7 +23,7 @@ impl Emitter<'_> {
             return Err(GpuError::Internal(format!("comparison of {:?} with {:?}", l.ty, r.ty)));
         }
         Ok(match l.ty {
-            ValueType::Float32 => (self.key(l, fold), self.key(r, fold), Class::I32),
+            ValueType::Float16 | ValueType::Float32 => (self.key(l, fold), self.key(r, fold), Class::I32),
             ValueType::Float64 => (self.key(l, fold), self.key(r, fold), Class::I64),
             _ if l.class == r.class => (l.value.clone(), r.value.clone(), l.class),
             _ => (widened(l), widened(r), Class::Wide),
@@ -36,7 +36,7 @@ impl Emitter<'_> {
         if let Some(key) = self.keys.get(&memo) {
             return key.clone();
         }
-        let bits = if node.class == Class::U32 { 32 } else { 64 };
+        let bits = type_bits(node.ty);
         let kind = if fold { "fold" } else { "key" };
         let key = self.name(&format!("f_{kind}{bits}({})", node.value));
         self.keys.insert(memo, key.clone());
@@ -86,7 +86,7 @@ impl Emitter<'_> {
                 _ => self.emit(item)?,
             };
             let (a, b, class) = match needle.ty {
-                ValueType::Float32 | ValueType::Float64 if candidate.ty == needle.ty => {
+                ValueType::Float16 | ValueType::Float32 | ValueType::Float64 if candidate.ty == needle.ty => {
                     (needle.value.clone(), candidate.value.clone(), needle.class)
                 }
                 _ => self.pair(&needle, &candidate, false)?,

@@ -16,7 +16,7 @@ pub use decimal::DecimalFn;
 pub use float::FloatFn;
 pub use function::Function;
 pub use integer::IntegerFn;
-pub use ir::{ArithOp, CompareOp, Expr, Scalar, ValueType};
+pub use ir::{ArithOp, CompareOp, Expr, Scalar, ValueType, Zone};
 pub use temporal::TemporalFn;
 pub use wgsl::check;
 

@@ -12,11 +12,11 @@ pub const ANY: u8 = 128;
 pub enum Class {
     /// `bool`
     Bool,
-    /// `i32`: Int8, Int16, Int32, Date32
+    /// `i32`: Int8, Int16, Int32, Date32, Time32, Decimal32
     I32,
-    /// `u32`: UInt8, UInt16, UInt32, bits of Float32
+    /// `u32`: UInt8, UInt16, UInt32, bits of Float16 and Float32, Null
     U32,
-    /// `i64`: Int64, decimals below 2^63
+    /// `i64`: Int64, Date64, Time64, timestamps, durations, Decimal64, decimals below 2^63
     I64,
     /// `u64`: UInt64, bits of Float64
     U64,
@@ -29,9 +29,24 @@ impl Class {
     pub fn of(ty: ValueType, bits: u8) -> Class {
         match ty {
             ValueType::Boolean => Class::Bool,
-            ValueType::Int8 | ValueType::Int16 | ValueType::Int32 | ValueType::Date32 => Class::I32,
-            ValueType::UInt8 | ValueType::UInt16 | ValueType::UInt32 | ValueType::Float32 => Class::U32,
-            ValueType::Int64 => Class::I64,
+            ValueType::Int8
+            | ValueType::Int16
+            | ValueType::Int32
+            | ValueType::Date32
+            | ValueType::Time32(_)
+            | ValueType::Decimal32 { .. } => Class::I32,
+            ValueType::UInt8
+            | ValueType::UInt16
+            | ValueType::UInt32
+            | ValueType::Float16
+            | ValueType::Float32
+            | ValueType::Null => Class::U32,
+            ValueType::Int64
+            | ValueType::Date64
+            | ValueType::Time64(_)
+            | ValueType::Timestamp { .. }
+            | ValueType::Duration(_)
+            | ValueType::Decimal64 { .. } => Class::I64,
             ValueType::UInt64 | ValueType::Float64 => Class::U64,
             ValueType::Decimal { .. } => Class::of_bits(bits),
         }
@@ -80,11 +95,23 @@ impl Class {
 /// no use for a bound.
 pub fn type_bits(ty: ValueType) -> u8 {
     match ty {
-        ValueType::Boolean => 1,
+        ValueType::Boolean | ValueType::Null => 1,
         ValueType::Int8 | ValueType::UInt8 => 8,
-        ValueType::Int16 | ValueType::UInt16 => 16,
-        ValueType::Int32 | ValueType::UInt32 | ValueType::Date32 | ValueType::Float32 => 32,
-        ValueType::Int64 | ValueType::UInt64 | ValueType::Float64 => 64,
+        ValueType::Int16 | ValueType::UInt16 | ValueType::Float16 => 16,
+        ValueType::Int32
+        | ValueType::UInt32
+        | ValueType::Date32
+        | ValueType::Time32(_)
+        | ValueType::Decimal32 { .. }
+        | ValueType::Float32 => 32,
+        ValueType::Int64
+        | ValueType::UInt64
+        | ValueType::Date64
+        | ValueType::Time64(_)
+        | ValueType::Timestamp { .. }
+        | ValueType::Duration(_)
+        | ValueType::Decimal64 { .. }
+        | ValueType::Float64 => 64,
         ValueType::Decimal { .. } => ANY,
     }
 }

@@ -182,7 +182,7 @@ impl Builder<'_> {
             }
             AggregateKind::Min | AggregateKind::Max => {
                 let (text, class) = match arg.ty {
-                    ValueType::Float32 => (self.emitter.key(arg, false), Class::I32),
+                    ValueType::Float16 | ValueType::Float32 => (self.emitter.key(arg, false), Class::I32),
                     ValueType::Float64 => (self.emitter.key(arg, false), Class::I64),
                     ValueType::Boolean => (format!("select(0u, 1u, {})", arg.value), Class::U32),
                     _ => (arg.value.clone(), arg.class),

@@ -1,13 +1,10 @@
 //! Row-wise interpreter of the IR over Arrow arrays.
 
 use arrow::array::{Array, ArrayRef, AsArray};
-use arrow::datatypes::{
-    DataType, Date32Type, Decimal128Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type,
-    Int64Type, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
-};
 
 use crate::kernels::expr::widths::{is_signed, pow10, type_bits};
 use crate::kernels::expr::{ArithOp, CompareOp, Expr, Function, Scalar, ValueType};
+use crate::kernels::native::{Canonical, with_arrow_type};
 use crate::kernels::reduce::order_key;
 
 use super::decimal::decimal;
@@ -85,36 +82,24 @@ pub fn value_at(array: &ArrayRef, ty: ValueType, row: usize) -> Option<Scalar> {
     if row >= array.len() {
         return None;
     }
-    let value = match (ty, array.data_type()) {
-        (ValueType::Boolean, DataType::Boolean) => array.as_boolean().value(row).into(),
-        (ValueType::Int8, DataType::Int8) => array.as_primitive::<Int8Type>().value(row).into(),
-        (ValueType::Int16, DataType::Int16) => array.as_primitive::<Int16Type>().value(row).into(),
-        (ValueType::Int32, DataType::Int32) => array.as_primitive::<Int32Type>().value(row).into(),
-        (ValueType::Int64, DataType::Int64) => array.as_primitive::<Int64Type>().value(row).into(),
-        (ValueType::UInt8, DataType::UInt8) => array.as_primitive::<UInt8Type>().value(row).into(),
-        (ValueType::UInt16, DataType::UInt16) => array.as_primitive::<UInt16Type>().value(row).into(),
-        (ValueType::UInt32, DataType::UInt32) => array.as_primitive::<UInt32Type>().value(row).into(),
-        (ValueType::UInt64, DataType::UInt64) => array.as_primitive::<UInt64Type>().value(row).into(),
-        (ValueType::Float32, DataType::Float32) => {
-            array.as_primitive::<Float32Type>().value(row).to_bits().into()
+    if array.data_type() != &ty.to_arrow() {
+        return None;
+    }
+    let value = match ty {
+        ValueType::Null => 0,
+        ValueType::Boolean => array.as_boolean().value(row).into(),
+        _ => {
+            with_arrow_type!(ty, T => <T as Canonical>::to_canonical(array.as_primitive::<T>().value(row)), else => return None)
         }
-        (ValueType::Float64, DataType::Float64) => {
-            array.as_primitive::<Float64Type>().value(row).to_bits().into()
-        }
-        (ValueType::Date32, DataType::Date32) => array.as_primitive::<Date32Type>().value(row).into(),
-        (ValueType::Decimal { precision, scale }, DataType::Decimal128(p, s))
-            if (precision, scale) == (*p, *s) =>
-        {
-            array.as_primitive::<Decimal128Type>().value(row)
-        }
-        _ => return None,
     };
-    Some((!array.is_null(row)).then_some(value))
+    let nulls = array.logical_nulls();
+    Some(nulls.is_none_or(|nulls| nulls.is_valid(row)).then_some(value))
 }
 
 /// Key by which DataFusion's comparison operators see a value: floats in total order with -0 taken as +0.
 fn comparison_key(ty: ValueType, value: i128) -> i128 {
     let folded = match ty {
+        ValueType::Float16 if value == 1 << 15 => 0,
         ValueType::Float32 if value == i128::from((-0.0f32).to_bits()) => 0,
         ValueType::Float64 if value == i128::from((-0.0f64).to_bits()) => 0,
         _ => value,

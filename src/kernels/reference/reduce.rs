@@ -1,13 +1,11 @@
 //! Twin of the reduction.
 
 use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, PrimitiveArray};
-use arrow::datatypes::{
-    ArrowPrimitiveType, DataType, Date32Type, Decimal128Type, Float32Type, Float64Type, Int8Type, Int16Type,
-    Int32Type, Int64Type, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
-};
+use arrow::datatypes::DataType;
 
 use crate::error::{GpuError, GpuResult};
 use crate::kernels::expr::ValueType;
+use crate::kernels::native::{Canonical, with_arrow_type};
 use crate::kernels::program::Program;
 use crate::kernels::reduce::{AggregateKind, AggregateSpec, AggregateState, ReduceResult, wrap64};
 
@@ -111,6 +109,7 @@ pub fn update_from_array(
             update(kind, ty, state, value);
         }
     };
+    let unfit = |found: &DataType| GpuError::Internal(format!("{kind:?} of {ty:?} over {found}"));
     match (ty, array.data_type()) {
         (ValueType::Boolean, DataType::Boolean) => {
             let array = array.as_boolean();
@@ -118,43 +117,25 @@ pub fn update_from_array(
                 add(row, array.value(row).into());
             }
         }
-        (ValueType::Int8, DataType::Int8) => each::<Int8Type>(array, rows, i128::from, &mut add),
-        (ValueType::Int16, DataType::Int16) => each::<Int16Type>(array, rows, i128::from, &mut add),
-        (ValueType::Int32, DataType::Int32) => each::<Int32Type>(array, rows, i128::from, &mut add),
-        (ValueType::Int64, DataType::Int64) => each::<Int64Type>(array, rows, i128::from, &mut add),
-        (ValueType::UInt8, DataType::UInt8) => each::<UInt8Type>(array, rows, i128::from, &mut add),
-        (ValueType::UInt16, DataType::UInt16) => each::<UInt16Type>(array, rows, i128::from, &mut add),
-        (ValueType::UInt32, DataType::UInt32) => each::<UInt32Type>(array, rows, i128::from, &mut add),
-        (ValueType::UInt64, DataType::UInt64) => each::<UInt64Type>(array, rows, i128::from, &mut add),
-        (ValueType::Float32, DataType::Float32) => {
-            each::<Float32Type>(array, rows, |v| v.to_bits().into(), &mut add);
+        (_, found) if same_kind(ty, found) => {
+            with_arrow_type!(ty, T => each::<T>(array, rows, &mut add), else => return Err(unfit(found)));
         }
-        (ValueType::Float64, DataType::Float64) => {
-            each::<Float64Type>(array, rows, |v| v.to_bits().into(), &mut add);
-        }
-        (ValueType::Date32, DataType::Date32) => each::<Date32Type>(array, rows, i128::from, &mut add),
-        (ValueType::Decimal { .. }, DataType::Decimal128(..)) => {
-            each::<Decimal128Type>(array, rows, |v| v, &mut add);
-        }
-        _ => {
-            let found = array.data_type();
-            return Err(GpuError::Internal(format!("{kind:?} of {ty:?} over {found}")));
-        }
+        (_, found) => return Err(unfit(found)),
     }
     Ok(())
 }
 
-fn each<T: ArrowPrimitiveType>(
-    array: &ArrayRef,
-    rows: usize,
-    canonical: impl Fn(T::Native) -> i128,
-    add: &mut impl FnMut(usize, i128),
-) {
+/// Whether arrays of `found` hold the values of `ty`; sums of decimals have another precision than what is summed.
+fn same_kind(ty: ValueType, found: &DataType) -> bool {
+    matches!((ty, found), (ValueType::Decimal { .. }, DataType::Decimal128(..))) || ty.to_arrow() == *found
+}
+
+fn each<T: Canonical>(array: &ArrayRef, rows: usize, add: &mut impl FnMut(usize, i128)) {
     let array: &PrimitiveArray<T> = array.as_primitive();
     let nulls = array.nulls();
     for (row, value) in array.values().iter().enumerate().take(rows) {
         if nulls.is_none_or(|n| n.is_valid(row)) {
-            add(row, canonical(*value));
+            add(row, T::to_canonical(*value));
         }
     }
 }

@@ -2,16 +2,14 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, BooleanArray, PrimitiveArray};
+use arrow::array::{ArrayRef, BooleanArray, NullArray, PrimitiveArray};
 use arrow::buffer::{BooleanBuffer, Buffer, NullBuffer, ScalarBuffer};
-use arrow::datatypes::{
-    ArrowPrimitiveType, Date32Type, Decimal128Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type,
-    Int64Type, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
-};
+use arrow::datatypes::{ArrowPrimitiveType, Decimal128Type};
 
 use crate::error::{GpuError, GpuResult};
 use crate::kernels::expr::widths::Class;
 use crate::kernels::expr::{Scalar, ValueType};
+use crate::kernels::native::{Canonical, with_arrow_type};
 
 /// The first `len` bits of little-endian words.
 pub(super) fn bits(bytes: Vec<u8>, len: usize) -> GpuResult<BooleanBuffer> {
@@ -33,33 +31,40 @@ pub(super) fn from_device(
     let Some(bytes) = bytes.get(..len * width) else {
         return Err(GpuError::Internal(format!("{} bytes for {len} values of {width}", bytes.len())));
     };
-    let words32 = || bytemuck::pod_collect_to_vec::<u8, i32>(bytes);
-    Ok(match ty {
-        ValueType::Boolean => return Err(GpuError::Internal("booleans are bit regions".to_owned())),
-        ValueType::Int8 => array::<Int8Type>(words32().into_iter().map(|v| v as i8).collect(), nulls)?,
-        ValueType::Int16 => array::<Int16Type>(words32().into_iter().map(|v| v as i16).collect(), nulls)?,
-        ValueType::UInt8 => array::<UInt8Type>(words32().into_iter().map(|v| v as u8).collect(), nulls)?,
-        ValueType::UInt16 => array::<UInt16Type>(words32().into_iter().map(|v| v as u16).collect(), nulls)?,
-        ValueType::Int32 => array::<Int32Type>(words32(), nulls)?,
-        ValueType::Date32 => array::<Date32Type>(words32(), nulls)?,
-        ValueType::UInt32 => array::<UInt32Type>(bytemuck::pod_collect_to_vec(bytes), nulls)?,
-        ValueType::Float32 => array::<Float32Type>(bytemuck::pod_collect_to_vec(bytes), nulls)?,
-        ValueType::Int64 => array::<Int64Type>(bytemuck::pod_collect_to_vec(bytes), nulls)?,
-        ValueType::UInt64 => array::<UInt64Type>(bytemuck::pod_collect_to_vec(bytes), nulls)?,
-        ValueType::Float64 => array::<Float64Type>(bytemuck::pod_collect_to_vec(bytes), nulls)?,
+    let narrowed = || bytemuck::pod_collect_to_vec::<u8, i32>(bytes).into_iter().map(i128::from);
+    match ty {
+        ValueType::Boolean => Err(GpuError::Internal("booleans are bit regions".to_owned())),
+        ValueType::Null => Ok(Arc::new(NullArray::new(len))),
+        ValueType::Int8 | ValueType::Int16 | ValueType::UInt8 | ValueType::UInt16 | ValueType::Float16 => {
+            with_arrow_type!(ty, T => array::<T>(ty, narrowed().map(<T as Canonical>::from_canonical).collect(), nulls),
+                else => Err(unfit(ty)))
+        }
         ValueType::Decimal { precision, scale } => {
             let values: Vec<i128> = match class {
                 Class::Wide => bytemuck::pod_collect_to_vec(bytes),
                 _ => bytemuck::pod_collect_to_vec::<u8, i64>(bytes).into_iter().map(i128::from).collect(),
             };
-            decimals(values, nulls, precision, scale)?
+            decimals(values, nulls, precision, scale)
         }
-    })
+        // The register is the native value.
+        _ => {
+            with_arrow_type!(ty, T => array::<T>(ty, <T as Canonical>::from_bytes(bytes), nulls), else => Err(unfit(ty)))
+        }
+    }
 }
 
-fn array<T: ArrowPrimitiveType>(values: Vec<T::Native>, nulls: Option<NullBuffer>) -> GpuResult<ArrayRef> {
+fn unfit(ty: ValueType) -> GpuError {
+    GpuError::Internal(format!("{ty:?} has no arrays of fixed width"))
+}
+
+fn array<T: ArrowPrimitiveType>(
+    ty: ValueType,
+    values: Vec<T::Native>,
+    nulls: Option<NullBuffer>,
+) -> GpuResult<ArrayRef> {
     let array = PrimitiveArray::<T>::try_new(ScalarBuffer::from(values), nulls);
-    Ok(Arc::new(array.map_err(|e| GpuError::Internal(e.to_string()))?))
+    // Of the same kind by construction: only a zone, or a decimal's precision and scale, are added.
+    Ok(Arc::new(array.map_err(|e| GpuError::Internal(e.to_string()))?.with_data_type(ty.to_arrow())))
 }
 
 fn decimals(values: Vec<i128>, nulls: Option<NullBuffer>, precision: u8, scale: i8) -> GpuResult<ArrayRef> {
@@ -79,26 +84,18 @@ pub(super) fn booleans(values: BooleanBuffer, nulls: Option<NullBuffer>) -> Arra
 /// # Errors
 /// [`GpuError::Internal`] for a decimal type that Arrow does not have.
 pub(crate) fn array_of(ty: ValueType, values: &[Scalar]) -> GpuResult<ArrayRef> {
-    fn of<T: ArrowPrimitiveType>(values: &[Scalar], native: impl Fn(i128) -> T::Native) -> ArrayRef {
-        Arc::new(PrimitiveArray::<T>::from_iter(values.iter().map(|v| v.map(&native))))
-    }
-    Ok(match ty {
-        ValueType::Boolean => Arc::new(BooleanArray::from_iter(values.iter().map(|v| v.map(|v| v != 0)))),
-        ValueType::Int8 => of::<Int8Type>(values, |v| v as i8),
-        ValueType::Int16 => of::<Int16Type>(values, |v| v as i16),
-        ValueType::Int32 => of::<Int32Type>(values, |v| v as i32),
-        ValueType::Int64 => of::<Int64Type>(values, |v| v as i64),
-        ValueType::UInt8 => of::<UInt8Type>(values, |v| v as u8),
-        ValueType::UInt16 => of::<UInt16Type>(values, |v| v as u16),
-        ValueType::UInt32 => of::<UInt32Type>(values, |v| v as u32),
-        ValueType::UInt64 => of::<UInt64Type>(values, |v| v as u64),
-        ValueType::Float32 => of::<Float32Type>(values, |v| f32::from_bits(v as u32)),
-        ValueType::Float64 => of::<Float64Type>(values, |v| f64::from_bits(v as u64)),
-        ValueType::Date32 => of::<Date32Type>(values, |v| v as i32),
-        ValueType::Decimal { precision, scale } => {
-            let nulls = values.iter().map(Option::is_some).collect::<NullBuffer>();
-            let nulls = (nulls.null_count() > 0).then_some(nulls);
-            decimals(values.iter().map(|v| v.unwrap_or(0)).collect(), nulls, precision, scale)?
+    let nulls = || {
+        let nulls = values.iter().map(Option::is_some).collect::<NullBuffer>();
+        (nulls.null_count() > 0).then_some(nulls)
+    };
+    let plain = || values.iter().map(|v| v.unwrap_or(0));
+    match ty {
+        ValueType::Boolean => Ok(Arc::new(BooleanArray::from_iter(values.iter().map(|v| v.map(|v| v != 0))))),
+        ValueType::Null => Ok(Arc::new(NullArray::new(values.len()))),
+        ValueType::Decimal { precision, scale } => decimals(plain().collect(), nulls(), precision, scale),
+        _ => {
+            with_arrow_type!(ty, T => array::<T>(ty, plain().map(<T as Canonical>::from_canonical).collect(), nulls()),
+            else => Err(unfit(ty)))
         }
-    })
+    }
 }

@@ -188,6 +188,10 @@ impl Lowering {
             return Err(self.unsupported(column, "there is no such column"));
         };
         let ty = self.device_type(column, field.data_type())?;
+        if ty == ValueType::Null {
+            // Nothing to upload.
+            return Ok(self.literal(datafusion::common::ScalarValue::Null, ty));
+        }
         self.columns.insert(index);
         Ok(Arc::new(Expr::Column { index, ty }))
     }

@@ -360,7 +360,9 @@ fn single_against_double_is_lowered_on_singles() {
 }
 
 #[test]
-fn untyped_nulls_do_not_panic() {
+fn untyped_nulls_are_parameters() {
     let null: Arc<dyn PhysicalExpr> = lit(ScalarValue::Null);
-    assert_eq!(lower_expr(&null).unwrap_err()[0].code(), "UnsupportedType");
+    let (expr, params) = lower_expr(&null).unwrap();
+    assert_eq!(*expr, Expr::Param { slot: 0, ty: ValueType::Null });
+    assert_eq!(params.resolve().unwrap(), vec![(ValueType::Null, None)]);
 }

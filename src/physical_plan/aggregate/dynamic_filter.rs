@@ -10,7 +10,7 @@ use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
 use datafusion::physical_expr::expressions::{BinaryExpr, Column, DynamicFilterPhysicalExpr, lit};
 use parking_lot::Mutex;
 
-use crate::kernels::expr::{Scalar, ValueType};
+use crate::kernels::expr::Scalar;
 use crate::kernels::reduce::{AggregateKind, AggregateSpec, AggregateState};
 
 use super::super::scalar::from_scalar;
@@ -56,7 +56,7 @@ impl DynamicBounds {
                     AggregateKind::Max => Operator::Gt,
                     _ => return None,
                 };
-                if matches!(value_type(spec), ValueType::Float32 | ValueType::Float64) {
+                if value_type(spec).to_arrow().is_floating() {
                     return None;
                 }
                 let column = function.expressions().into_iter().next()?;
