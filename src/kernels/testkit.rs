@@ -285,6 +285,9 @@ impl ExprGen<'_> {
         if depth == 0 {
             return self.leaf(ty);
         }
+        if self.rng.one_in(7) {
+            return self.case(ty, depth - 1);
+        }
         let made = match ty {
             Boolean => self.boolean(depth),
             Float32 | Float64 if self.rng.one_in(2) => Arc::new(Expr::Negate(self.expr(ty, depth - 1))),
@@ -294,6 +297,13 @@ impl ExprGen<'_> {
         };
         // Only negated unsigned constants are refused.
         if check(&made).is_err() { self.leaf(ty) } else { made }
+    }
+
+    fn case(&mut self, ty: ValueType, depth: usize) -> Arc<Expr> {
+        let count = 1 + self.rng.below(3);
+        let branches = (0..count).map(|_| (self.expr(Boolean, depth), self.expr(ty, depth))).collect();
+        let otherwise = (!self.rng.one_in(3)).then(|| self.expr(ty, depth));
+        Arc::new(Expr::Case { branches, otherwise, ty })
     }
 
     fn integer(&mut self, ty: ValueType, depth: usize) -> Arc<Expr> {

@@ -108,7 +108,7 @@ impl Emitter<'_> {
     }
 
     /// Joins flags by an operator in statements of bounded length.
-    fn fold_flags(&mut self, flags: &[String], op: &str) -> String {
+    pub(super) fn fold_flags(&mut self, flags: &[String], op: &str) -> String {
         let mut joined = String::new();
         for part in flags.chunks(16) {
             let text = part.join(&format!(" {op} "));

@@ -275,8 +275,8 @@ pub enum Expr {
         /// Result type.
         ty: ValueType,
     },
-    /// Unary minus: integers wrap, decimals fault on i128::MIN. Of constants (no column below), signed minima fault and
-    /// unsigned types are refused, since DataFusion negates scalars checked.
+    /// Unary minus: integers wrap, decimals fault on i128::MIN. Of what DataFusion may hold as a scalar
+    /// ([`Expr::may_be_scalar`]), signed minima fault and unsigned types are refused, since it negates scalars checked.
     Negate(Arc<Expr>),
     /// Exact widening cast: integer to a type that holds all its values, integer to decimal, decimal to a decimal of
     /// equal or greater scale. Decimal targets fault when the result exceeds the target's precision, as arrow's cast raises.
@@ -285,6 +285,16 @@ pub enum Expr {
         expr: Arc<Expr>,
         /// Target type.
         to: ValueType,
+    },
+    /// `CASE WHEN .. THEN .. ELSE .. END`: the value of the first branch whose condition is true. A branch counts for the
+    /// rows that take it, and a condition for those that reach it: faults elsewhere are none.
+    Case {
+        /// Conditions with their values, in order; at least one. Values are of type `ty`.
+        branches: Vec<(Arc<Expr>, Arc<Expr>)>,
+        /// Value where no condition is true; `None` is NULL.
+        otherwise: Option<Arc<Expr>>,
+        /// Result type.
+        ty: ValueType,
     },
     /// A function of one of the families, applied to operands; each says what types it takes, and when it is NULL or
     /// faults.
@@ -305,6 +315,7 @@ impl Expr {
             Expr::Column { ty, .. }
             | Expr::Param { ty, .. }
             | Expr::Arith { ty, .. }
+            | Expr::Case { ty, .. }
             | Expr::Call { ty, .. } => *ty,
             Expr::Cast { to, .. } => *to,
             Expr::Negate(e) => e.value_type(),
@@ -336,6 +347,9 @@ impl Expr {
                 vec![e]
             }
             Expr::InList { expr, list, .. } => std::iter::once(expr).chain(list).collect(),
+            Expr::Case { branches, otherwise, .. } => {
+                branches.iter().flat_map(|(when, then)| [when, then]).chain(otherwise).collect()
+            }
             Expr::Call { args, .. } => args.iter().collect(),
         }
     }
@@ -362,6 +376,11 @@ impl Expr {
             Expr::InList { expr, list, negated } => {
                 Expr::InList { expr: go(expr), list: list.iter().map(go).collect(), negated: *negated }
             }
+            Expr::Case { branches, otherwise, ty } => Expr::Case {
+                branches: branches.iter().map(|(when, then)| (go(when), go(then))).collect(),
+                otherwise: otherwise.as_ref().map(go),
+                ty: *ty,
+            },
             Expr::Call { function, args, ty } => {
                 Expr::Call { function: *function, args: args.iter().map(go).collect(), ty: *ty }
             }
@@ -373,7 +392,8 @@ impl Expr {
     pub fn may_fault(&self) -> bool {
         let decimal = matches!(self.value_type(), ValueType::Decimal { .. });
         let own = match self {
-            Expr::Arith { .. } | Expr::Negate(_) | Expr::Cast { .. } => decimal,
+            Expr::Negate(e) => decimal || e.may_be_scalar(),
+            Expr::Arith { .. } | Expr::Cast { .. } => decimal,
             Expr::Call { function, args, ty } => {
                 let types: Vec<_> = args.iter().map(|arg| arg.value_type()).collect();
                 function.may_fault(&types, *ty)
@@ -381,6 +401,23 @@ impl Expr {
             _ => false,
         };
         own || self.children().into_iter().any(|child| child.may_fault())
+    }
+
+    /// Whether DataFusion may compute one value for a whole batch instead of an array: for constants, and for CASE when all
+    /// rows of the batch take a branch that is constant, or none.
+    pub fn may_be_scalar(&self) -> bool {
+        match self {
+            Expr::Column { .. } => false,
+            Expr::Case { branches, otherwise, .. } => {
+                otherwise.is_none()
+                    || branches
+                        .iter()
+                        .map(|(_, then)| then)
+                        .chain(otherwise)
+                        .any(|value| value.may_be_scalar())
+            }
+            _ => self.children().into_iter().all(|child| child.may_be_scalar()),
+        }
     }
 
     /// Adds the source columns that the expression reads to `out`.

@@ -1,6 +1,7 @@
 //! Expressions on the device: the IR, and its translation to WGSL.
 
 mod arith;
+mod case;
 mod compare;
 pub mod decimal;
 pub mod float;

@@ -2,7 +2,8 @@
 //!
 //! Text depends on the shape only (types, layouts, which columns have validity, rounded bounds): columns are bindings,
 //! parameters are words of the argument block. Everything is evaluated eagerly and without branches; a node that can
-//! overflow gives a fault flag, which the kernel looks at where the node's value is used.
+//! overflow gives a fault flag, which the kernel looks at where the node's value is used. CASE keeps the flags of a branch
+//! to the rows that take it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write;
@@ -29,7 +30,7 @@ pub(crate) struct Node {
     pub class: Class,
     /// Bound on the magnitude.
     pub bits: u8,
-    /// Whether no column is involved.
+    /// As [`Expr::may_be_scalar`].
     pub constant: bool,
     /// Names of the fault flags of the node and all below it.
     pub faults: BTreeSet<String>,
@@ -173,6 +174,7 @@ impl<'a> Emitter<'a> {
                 let e = self.emit(operand)?;
                 self.cast(&e, *to)?
             }
+            Expr::Case { branches, otherwise, ty } => self.case(branches, otherwise.as_ref(), *ty)?,
             Expr::Call { function, args, ty } => {
                 let args = args.iter().map(|arg| self.emit(arg)).collect::<GpuResult<Vec<_>>>()?;
                 let types: Vec<_> = args.iter().map(|arg| arg.ty).collect();
@@ -299,12 +301,9 @@ pub fn check(expr: &Expr) -> Result<(), String> {
         Expr::Arith { op, left, right, ty } => {
             super::arith::check_arith(*op, left.value_type(), right.value_type(), *ty)
         }
-        Expr::Negate(operand) => {
-            let mut columns = BTreeSet::new();
-            operand.collect_columns(&mut columns);
-            super::arith::check_negate(operand.value_type(), columns.is_empty())
-        }
+        Expr::Negate(operand) => super::arith::check_negate(operand.value_type(), operand.may_be_scalar()),
         Expr::Cast { expr, to } => super::arith::check_cast(expr.value_type(), *to),
+        Expr::Case { branches, otherwise, ty } => super::case::check_case(branches, otherwise.as_ref(), *ty),
         Expr::Call { function, args, ty } => {
             let types: Vec<_> = args.iter().map(|arg| arg.value_type()).collect();
             function.check(&types, *ty)

@@ -17,7 +17,7 @@ use super::temporal::temporal;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fault;
 
-/// Value of `expr` at `row`; AND/OR evaluate both sides, as the device does.
+/// Value of `expr` at `row`; AND/OR evaluate both sides, as the device does, CASE what the row takes.
 ///
 /// # Errors
 /// [`Fault`] where a checked decimal step overflows or a cast's result exceeds its precision.
@@ -64,6 +64,14 @@ pub fn eval(
         },
         Expr::Negate(e) => go(e)?.map(|v| negate(v, e)).transpose()?,
         Expr::Cast { expr, to } => go(expr)?.map(|v| cast(v, expr.value_type(), *to)).transpose()?,
+        Expr::Case { branches, otherwise, .. } => {
+            for (when, then) in branches {
+                if go(when)? == Some(1) {
+                    return go(then);
+                }
+            }
+            otherwise.as_ref().map_or(Ok(None), |e| go(e))?
+        }
         Expr::Call { function, args, ty } => {
             let args = args.iter().map(|arg| Ok((go(arg)?, arg.value_type())));
             let args = args.collect::<Result<Vec<_>, Fault>>()?;
@@ -168,10 +176,8 @@ fn negate(value: i128, operand: &Expr) -> Result<i128, Fault> {
         ValueType::Decimal { .. } => value.checked_neg().ok_or(Fault),
         _ => {
             let negated = wrap(ty, value.wrapping_neg());
-            let mut columns = std::collections::BTreeSet::new();
-            operand.collect_columns(&mut columns);
             // DataFusion negates arrays wrapping, but scalars checked.
-            if columns.is_empty() && is_signed(ty) && negated == value && value != 0 {
+            if operand.may_be_scalar() && is_signed(ty) && negated == value && value != 0 {
                 return Err(Fault);
             }
             Ok(negated)

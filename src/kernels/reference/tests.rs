@@ -13,7 +13,7 @@ use datafusion::logical_expr::{AggregateUDF, Operator};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::aggregate::AggregateExprBuilder;
 use datafusion::physical_expr::expressions::{
-    BinaryExpr, CastExpr, Column, IsNotNullExpr, IsNullExpr, NegativeExpr, NotExpr, in_list, lit,
+    BinaryExpr, CaseExpr, CastExpr, Column, IsNotNullExpr, IsNullExpr, NegativeExpr, NotExpr, in_list, lit,
 };
 use datafusion::scalar::ScalarValue;
 
@@ -71,9 +71,21 @@ fn physical(expr: &Expr, params: &[(ValueType, Scalar)], schema: &Schema) -> Arc
         }
         Expr::Negate(e) => Arc::new(NegativeExpr::new(go(e))),
         Expr::Cast { expr, to } => Arc::new(CastExpr::new(go(expr), arrow_type(*to), None)),
+        Expr::Case { branches, otherwise, .. } => {
+            let branches = branches.iter().map(|(when, then)| (go(when), go(then))).collect();
+            Arc::new(CaseExpr::try_new(None, branches, otherwise.as_ref().map(go)).expect("CASE"))
+        }
         // Functions are held to DataFusion by tests of their own.
         Expr::Call { .. } => unreachable!("{expr:?}"),
     }
+}
+
+/// Whether a fault says no more than that DataFusion might raise: where it negates what only some batches have as a scalar.
+fn doubtful(expr: &Expr) -> bool {
+    let mut columns = std::collections::BTreeSet::new();
+    expr.collect_columns(&mut columns);
+    let here = matches!(expr, Expr::Negate(e) if e.may_be_scalar() && !columns.is_empty());
+    here || expr.children().into_iter().any(|child| doubtful(child))
 }
 
 /// Both sides on one expression: the same values, or DataFusion raises where the twin has a fault.
@@ -85,6 +97,9 @@ fn compare_one(expr: &Arc<Expr>, params: &[(ValueType, Scalar)], batch: &RecordB
     let twin = select(&program, &[Arc::clone(expr)], batch.columns(), rows).expect("twin");
     match oracle {
         Ok(array) => {
+            if twin.fault && doubtful(expr) {
+                return false;
+            }
             assert!(!twin.fault, "{what}: fault, but DataFusion gives a result");
             assert_eq!(array.data_type(), twin.outputs[0].data_type(), "{what}");
             assert_eq!(&array, &twin.outputs[0], "{what}");

@@ -1,4 +1,4 @@
-//! Casts that change no value.
+//! Casts, by family.
 
 use std::sync::Arc;
 
@@ -10,23 +10,46 @@ use crate::optimizer::types::{holds_all_values, is_integer};
 
 use super::{Lowered, Lowering};
 
+/// A cast whose operand lives on the device.
+pub(super) struct Conversion<'a> {
+    /// The cast as DataFusion has it.
+    pub expr: &'a Arc<dyn PhysicalExpr>,
+    /// The lowered operand.
+    pub operand: Arc<Expr>,
+    /// Arrow type of the operand.
+    pub from_type: DataType,
+    /// Arrow type of the result.
+    pub to_type: &'a DataType,
+    /// Device type of the operand.
+    pub from: ValueType,
+    /// Device type of the result.
+    pub to: ValueType,
+    /// NULL where others raise: TRY_CAST.
+    pub safe: bool,
+}
+
+/// A family's casts: `None` when they belong to another one.
+type Family = fn(&mut Lowering, &Conversion<'_>) -> Option<Lowered>;
+
+/// Asked in turn, after the casts that keep every value.
+const FAMILIES: &[Family] = &[];
+
 impl Lowering {
-    /// A cast of `operand` to `to`. `safe` casts give NULL where others raise, so that only those are taken that
-    /// cannot raise.
+    /// A cast of `operand` to `to`. `safe` casts give NULL where others raise.
     pub(super) fn cast(
         &mut self,
         expr: &Arc<dyn PhysicalExpr>,
         operand: &Arc<dyn PhysicalExpr>,
-        to: &DataType,
+        to_type: &DataType,
         safe: bool,
     ) -> Lowered {
-        let from = self.arrow_type(operand)?;
-        if from == *to {
+        let from_type = self.arrow_type(operand)?;
+        if from_type == *to_type {
             return self.lower(operand);
         }
         // The reason of an operand that cannot live on the device says more than that of the cast.
         let operand = self.lower(operand)?;
-        let to = self.device_type(expr, to)?;
+        let to = self.device_type(expr, to_type)?;
         let from = operand.value_type();
         let exact = match (from, to) {
             (_, ValueType::Decimal { scale, .. }) if is_integer(from) => scale >= 0 && !safe,
@@ -34,9 +57,14 @@ impl Lowering {
             _ => holds_all_values(from, to),
         };
         if exact {
-            Ok(Arc::new(Expr::Cast { expr: operand, to }))
-        } else {
-            Err(self.unsupported(expr, "only casts that keep every value have a GPU counterpart"))
+            return Ok(Arc::new(Expr::Cast { expr: operand, to }));
         }
+        let conversion = Conversion { expr, operand, from_type, to_type, from, to, safe };
+        for family in FAMILIES {
+            if let Some(lowered) = family(self, &conversion) {
+                return lowered;
+            }
+        }
+        Err(self.unsupported(expr, "this cast has no GPU counterpart"))
     }
 }

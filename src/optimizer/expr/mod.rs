@@ -1,12 +1,15 @@
 //! DataFusion's physical expressions to the kernels' typed IR: the one place that knows both.
 //!
-//! The IR evaluates AND and OR eagerly. That is right because every expression taken here either cannot raise, or
-//! raises a fault on the device (decimal overflow), after which the CPU decides on the original rows.
+//! The IR evaluates AND and OR eagerly, and CASE as DataFusion does: each branch for the rows that take it. That is right
+//! because every expression taken here either cannot raise, or raises a fault on the device (overflow, division by zero),
+//! after which the CPU decides on the original rows.
 
 mod arithmetic;
+mod case;
 mod cast;
 mod compare;
 mod constant;
+mod function;
 #[cfg(test)]
 mod tests;
 
@@ -16,8 +19,8 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, SchemaRef};
 use datafusion::logical_expr::Operator;
 use datafusion::physical_expr::expressions::{
-    BinaryExpr, CastExpr, Column, DynamicFilterPhysicalExpr, InListExpr, IsNotNullExpr, IsNullExpr, Literal,
-    NegativeExpr, NotExpr, TryCastExpr,
+    BinaryExpr, CaseExpr, CastExpr, Column, DynamicFilterPhysicalExpr, InListExpr, IsNotNullExpr, IsNullExpr,
+    Literal, NegativeExpr, NotExpr, TryCastExpr,
 };
 use datafusion::physical_expr::{PhysicalExpr, ScalarFunctionExpr};
 
@@ -36,6 +39,12 @@ const MAX_DEPTH: usize = 100;
 const MAX_RAW_DEPTH: usize = 1_000;
 /// Storage buffers of a kernel besides its columns and outputs: arguments, mask, offsets, blocks, bits and status.
 pub(super) const OTHER_BINDINGS: usize = 6;
+
+/// A family's operators: `None` when the operator, or these types of it, belong to another one.
+type OperatorFamily = fn(&mut Lowering, &Arc<dyn PhysicalExpr>, &BinaryExpr) -> Option<Lowered>;
+
+/// Asked in turn.
+const OPERATORS: &[OperatorFamily] = &[];
 
 /// An expression could not be lowered; the reasons are with the [`Lowering`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -174,9 +183,10 @@ impl Lowering {
             self.cast(expr, cast.expr(), cast.cast_type(), true)
         } else if expr.is::<DynamicFilterPhysicalExpr>() {
             Err(self.decline(Reason::DynamicFilter { expression: shorten(expr) }))
+        } else if let Some(case) = expr.downcast_ref::<CaseExpr>() {
+            self.case(expr, case)
         } else if let Some(function) = expr.downcast_ref::<ScalarFunctionExpr>() {
-            let why = format!("the function {} has no GPU counterpart", function.name());
-            Err(self.unsupported(expr, &why))
+            self.function(expr, function)
         } else {
             Err(self.unsupported(expr, "this kind of expression has no GPU counterpart"))
         }
@@ -227,6 +237,20 @@ impl Lowering {
     fn binary(&mut self, expr: &Arc<dyn PhysicalExpr>, binary: &BinaryExpr) -> Lowered {
         match binary.op() {
             op @ (Operator::And | Operator::Or) => self.chain(*op, expr),
+            _ => {
+                for family in OPERATORS {
+                    if let Some(lowered) = family(self, expr, binary) {
+                        return lowered;
+                    }
+                }
+                self.general(expr, binary)
+            }
+        }
+    }
+
+    /// Operators that no family claims.
+    fn general(&mut self, expr: &Arc<dyn PhysicalExpr>, binary: &BinaryExpr) -> Lowered {
+        match binary.op() {
             Operator::Plus | Operator::Minus | Operator::Multiply | Operator::Divide | Operator::Modulo => {
                 self.arithmetic(expr, binary)
             }

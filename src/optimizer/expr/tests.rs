@@ -366,3 +366,40 @@ fn untyped_nulls_are_parameters() {
     assert_eq!(*expr, Expr::Param { slot: 0, ty: ValueType::Null });
     assert_eq!(params.resolve().unwrap(), vec![(ValueType::Null, None)]);
 }
+
+#[test]
+fn case_is_a_chain_of_conditions() {
+    let (expr, _) = taken("CASE WHEN i64 > 1 THEN i64 WHEN b THEN 7 END");
+    let Expr::Case { branches, otherwise: None, ty: ValueType::Int64 } = expr.as_ref() else {
+        panic!("{expr:?}")
+    };
+    assert_eq!(branches.len(), 2);
+    assert_eq!(branches[0].1, column("i64"));
+    assert_eq!(branches[1].0, column("b"));
+
+    let (expr, _) = taken("CASE i64 WHEN 1 THEN i64 WHEN 2 THEN u32 ELSE NULL END");
+    let Expr::Case { branches, otherwise: Some(_), .. } = expr.as_ref() else { panic!("{expr:?}") };
+    assert!(matches!(branches[0].0.as_ref(), Expr::Compare { op: CompareOp::Eq, .. }), "{branches:?}");
+    assert_eq!(*branches[1].1, Expr::Cast { expr: column("u32"), to: ValueType::Int64 });
+
+    // Arrow's equality, with which this form compares, tells the zeros apart, as IN does.
+    let (expr, _) = taken("CASE f64 WHEN 0.0 THEN 1 WHEN 2.0 THEN i64 END");
+    let Expr::Case { branches, .. } = expr.as_ref() else { panic!("{expr:?}") };
+    assert!(matches!(branches[0].0.as_ref(), Expr::InList { .. }), "{branches:?}");
+
+    // Rows without an operand evaluate no candidate that may raise.
+    let (expr, _) = taken("CASE price WHEN price * price THEN 1 ELSE 2 END");
+    let Expr::Case { branches, .. } = expr.as_ref() else { panic!("{expr:?}") };
+    assert!(matches!(branches[0].0.as_ref(), Expr::IsNull(_)), "{branches:?}");
+    assert_eq!(declined("CASE WHEN sin(f64) > 1 THEN ln(f64) ELSE exp(f64) END").len(), 3);
+}
+
+#[test]
+fn tests_of_truth_are_never_null() {
+    for truth in ["TRUE", "FALSE", "UNKNOWN"] {
+        for (sql, negated) in [(format!("b IS {truth}"), true), (format!("b IS NOT {truth}"), false)] {
+            let (expr, _) = taken(&sql);
+            assert!(matches!(expr.as_ref(), Expr::Distinct { negated: n, .. } if *n == negated), "{expr:?}");
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! CASE in both forms. COALESCE, NVL and NVL2 are planned as CASE by DataFusion.
+
+use std::sync::Arc;
+
+use arrow::datatypes::DataType;
+use datafusion::common::ScalarValue;
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::expressions::CaseExpr;
+
+use crate::kernels::expr::{CompareOp, Expr, ValueType};
+use crate::optimizer::types::is_float;
+
+use super::{Lowered, Lowering};
+
+impl Lowering {
+    /// DataFusion evaluates a condition for the rows that reach it and a value for the rows that take it, in all of its
+    /// special forms, as [`Expr::Case`] does.
+    pub(super) fn case(&mut self, expr: &Arc<dyn PhysicalExpr>, case: &CaseExpr) -> Lowered {
+        let data_type = self.arrow_type(expr)?;
+        let ty = self.device_type(expr, &data_type)?;
+        // Everything is lowered, so that all reasons are found.
+        let base = case.expr().map(|base| self.lower(base));
+        let mut branches = vec![];
+        for (when, then) in case.when_then_expr() {
+            let condition = match (case.expr(), &base) {
+                (Some(base), Some(Ok(lowered))) => self.matches(expr, (base, lowered), when),
+                (None, _) => self.boolean(when),
+                _ => self.lower(when),
+            };
+            branches.push((condition, self.branch(expr, then, &data_type, ty)));
+        }
+        let otherwise = case.else_expr().map(|e| self.branch(expr, e, &data_type, ty)).transpose();
+        let base = base.transpose()?;
+        let branches = branches.into_iter().map(|(when, then)| Ok((when?, then?)));
+        let mut branches = branches.collect::<Result<Vec<_>, _>>()?;
+        let otherwise = otherwise?;
+        if let Some(base) = base
+            && branches.iter().any(|(when, _)| when.may_fault())
+        {
+            // Rows without a base value go straight to ELSE and evaluate no candidate.
+            let value = otherwise.clone().unwrap_or_else(|| self.null(&data_type, ty));
+            branches.insert(0, (Arc::new(Expr::IsNull(base)), value));
+        }
+        Ok(Arc::new(Expr::Case { branches, otherwise, ty }))
+    }
+
+    /// Whether the base value equals a candidate. Arrow's equality, unlike the operator `=`, tells -0 from +0.
+    fn matches(
+        &mut self,
+        expr: &Arc<dyn PhysicalExpr>,
+        (base, lowered): (&Arc<dyn PhysicalExpr>, &Arc<Expr>),
+        candidate: &Arc<dyn PhysicalExpr>,
+    ) -> Lowered {
+        let base_type = self.arrow_type(base)?;
+        let candidate = self.branch(expr, candidate, &base_type, lowered.value_type())?;
+        Ok(same_bits(Arc::clone(lowered), candidate))
+    }
+
+    /// An operand that must be of a type, or an untyped NULL.
+    pub(super) fn branch(
+        &mut self,
+        expr: &Arc<dyn PhysicalExpr>,
+        operand: &Arc<dyn PhysicalExpr>,
+        data_type: &DataType,
+        ty: ValueType,
+    ) -> Lowered {
+        let found = self.arrow_type(operand)?;
+        if found == DataType::Null {
+            return Ok(self.null(data_type, ty));
+        }
+        if found != *data_type {
+            return Err(self.unsupported(expr, &format!("{operand} is of type {found}, not {data_type}")));
+        }
+        self.lower(operand)
+    }
+
+    fn null(&mut self, data_type: &DataType, ty: ValueType) -> Arc<Expr> {
+        self.literal(ScalarValue::try_from(data_type).unwrap_or(ScalarValue::Null), ty)
+    }
+}
+
+/// Equality of two values of one type as Arrow has it: floats by their bits. NULL where either is.
+pub(super) fn same_bits(left: Arc<Expr>, right: Arc<Expr>) -> Arc<Expr> {
+    Arc::new(if is_float(left.value_type()) {
+        Expr::InList { expr: left, list: vec![right], negated: false }
+    } else {
+        Expr::Compare { op: CompareOp::Eq, left, right }
+    })
+}

@@ -1,0 +1,30 @@
+//! Scalar functions, by family. A function is known by its implementation and never by its name: a user may have
+//! registered another one under the same name.
+
+use std::sync::Arc;
+
+use datafusion::physical_expr::{PhysicalExpr, ScalarFunctionExpr};
+
+use super::{Lowered, Lowering};
+
+/// A family's function: `None` when the function, or these types of it, belong to another one.
+type Family = fn(&mut Lowering, &Arc<dyn PhysicalExpr>, &ScalarFunctionExpr) -> Option<Lowered>;
+
+/// Asked in turn.
+const FAMILIES: &[Family] = &[];
+
+impl Lowering {
+    pub(super) fn function(
+        &mut self,
+        expr: &Arc<dyn PhysicalExpr>,
+        function: &ScalarFunctionExpr,
+    ) -> Lowered {
+        for family in FAMILIES {
+            if let Some(lowered) = family(self, expr, function) {
+                return lowered;
+            }
+        }
+        let why = format!("the function {} has no GPU counterpart", function.name());
+        Err(self.unsupported(expr, &why))
+    }
+}
