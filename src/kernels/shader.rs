@@ -23,6 +23,7 @@ const MASKS_AT: usize = 8;
 
 const WIDE: &str = include_str!("../../shaders/common/wide.wgsl");
 const FLOATS: &str = include_str!("../../shaders/common/floats.wgsl");
+const DECIMAL: &str = include_str!("../../shaders/common/decimal.wgsl");
 const ROUND53: &str = include_str!("../../shaders/common/round53.wgsl");
 
 /// What is bound at a place.
@@ -87,8 +88,12 @@ impl Bindings {
     pub fn shader(&self, name: &str, body: &str) -> ShaderSource {
         let mut wgsl = self.text.clone();
         let rounds = body.contains("round53");
-        if rounds || body.contains("w_") {
+        let decimal = body.contains("dec_");
+        if rounds || decimal || body.contains("w_") {
             wgsl.push_str(WIDE);
+        }
+        if decimal {
+            wgsl.push_str(DECIMAL);
         }
         if body.contains("f_key") || body.contains("f_fold") {
             wgsl.push_str(FLOATS);

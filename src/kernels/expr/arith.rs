@@ -11,10 +11,21 @@ use super::widths::{
 };
 
 /// A decimal on its way: value in a class, and its bound.
-struct Scaled {
-    value: String,
-    class: Class,
-    bits: u8,
+#[derive(Debug, Clone)]
+pub(super) struct Scaled {
+    pub value: String,
+    pub class: Class,
+    pub bits: u8,
+}
+
+impl Scaled {
+    /// The value as 128 bits.
+    pub fn wide(&self) -> String {
+        match self.class {
+            Class::Wide => self.value.clone(),
+            _ => format!("w_from({})", self.value),
+        }
+    }
 }
 
 impl Emitter<'_> {
@@ -50,27 +61,27 @@ impl Emitter<'_> {
             a = self.rescaled(a, scale_steps(l.ty, node.ty), node);
             b = self.rescaled(b, scale_steps(r.ty, node.ty), node);
         }
+        let result = self.combined(op, &a, &b, node);
+        (node.value, node.class, node.bits) = (result.value, result.class, result.bits);
+    }
+
+    /// Sum, difference or product of unscaled values.
+    pub(super) fn combined(&mut self, op: ArithOp, a: &Scaled, b: &Scaled, node: &mut Node) -> Scaled {
         let (symbol, function, bits) = match op {
             ArithOp::Add => ("+", "add", add_bits(a.bits, b.bits)),
             ArithOp::Sub => ("-", "sub", add_bits(a.bits, b.bits)),
             ArithOp::Mul => ("*", "mul", mul_bits(a.bits, b.bits)),
         };
-        let result = if bits <= 63 {
+        if bits <= 63 {
             let value = self.name(&format!("{} {symbol} {}", a.value, b.value));
-            Scaled { value, class: Class::I64, bits }
-        } else {
-            self.wide_op(function, &a, &b, bits, node)
-        };
-        (node.value, node.class, node.bits) = (result.value, result.class, result.bits);
+            return Scaled { value, class: Class::I64, bits };
+        }
+        self.wide_op(function, a, b, bits, node)
     }
 
     /// A 128-bit operation, checked where its bound allows overflow.
     fn wide_op(&mut self, function: &str, a: &Scaled, b: &Scaled, bits: u8, node: &mut Node) -> Scaled {
-        let wide = |e: &Scaled| match e.class {
-            Class::Wide => e.value.clone(),
-            _ => format!("w_from({})", e.value),
-        };
-        let (x, y) = (wide(a), wide(b));
+        let (x, y) = (a.wide(), b.wide());
         let value = if bits <= 127 {
             self.name(&format!("w_{function}({x}, {y})"))
         } else {
@@ -82,7 +93,7 @@ impl Emitter<'_> {
     }
 
     /// Multiplies by a power of ten, checked.
-    fn rescaled(&mut self, value: Scaled, steps: u32, node: &mut Node) -> Scaled {
+    pub(super) fn rescaled(&mut self, value: Scaled, steps: u32, node: &mut Node) -> Scaled {
         if steps == 0 {
             return value;
         }
@@ -184,7 +195,7 @@ impl Emitter<'_> {
     }
 
     /// An integer as a decimal of scale 0.
-    fn integer(&mut self, e: &Node) -> Scaled {
+    pub(super) fn integer(&mut self, e: &Node) -> Scaled {
         let class = Class::of_bits(e.bits);
         let text = match (e.class, class) {
             (Class::U64, Class::Wide) => format!("vec2<u64>({}, 0lu)", e.value),
@@ -194,18 +205,14 @@ impl Emitter<'_> {
         Scaled { value: self.name(&text), class, bits: e.bits }
     }
 
-    fn rescaled_wrapping(&mut self, value: Scaled, steps: u32) -> Scaled {
+    pub(super) fn rescaled_wrapping(&mut self, value: Scaled, steps: u32) -> Scaled {
         let bits = mul_bits(value.bits, pow10_bits(steps));
         let factor = pow10(steps).unwrap_or(0);
         if bits <= 63 {
             let value = self.name(&format!("{} * {factor}li", value.value));
             return Scaled { value, class: Class::I64, bits };
         }
-        let wide = match value.class {
-            Class::Wide => value.value,
-            _ => format!("w_from({})", value.value),
-        };
-        let value = self.name(&format!("w_mul({wide}, {})", wide_literal(factor)));
+        let value = self.name(&format!("w_mul({}, {})", value.wide(), wide_literal(factor)));
         Scaled { value, class: Class::Wide, bits }
     }
 }

@@ -1,6 +1,10 @@
-//! Functions over decimals.
+//! Functions over decimals, in 128-bit integers and in the host's doubles.
 
-use crate::kernels::expr::{DecimalFn, Scalar, ValueType};
+use crate::kernels::expr::decimal::{
+    DecimalType, Rounding, division_steps, power_of_ten, rounding, steps, truncation,
+};
+use crate::kernels::expr::widths::{is_signed, pow10, type_bits};
+use crate::kernels::expr::{ArithOp, DecimalFn, Scalar, ValueType};
 
 use super::expr::Fault;
 
@@ -8,6 +12,170 @@ use super::expr::Fault;
 ///
 /// # Errors
 /// [`Fault`] where the CPU operator would raise, or might.
-pub fn decimal(function: DecimalFn, _args: &[(Scalar, ValueType)], _ty: ValueType) -> Result<Scalar, Fault> {
-    match function {}
+pub fn decimal(function: DecimalFn, args: &[(Scalar, ValueType)], ty: ValueType) -> Result<Scalar, Fault> {
+    match (function, args) {
+        (_, []) => Err(Fault),
+        (_, args) if args.iter().any(|(value, _)| value.is_none()) => Ok(None),
+        (DecimalFn::Cast { safe }, [(Some(value), from)]) => {
+            failed(cast(*value, *from, DecimalType::of(ty).ok_or(Fault)?)?, safe)
+        }
+        (DecimalFn::ToInteger { safe }, [(Some(value), from)]) => {
+            failed(to_integer(*value, DecimalType::of(*from).ok_or(Fault)?, ty), safe)
+        }
+        (DecimalFn::ToFloat, [(Some(value), from)]) => {
+            let scale = DecimalType::of(*from).ok_or(Fault)?.scale;
+            let double = *value as f64 / power_of_ten(scale);
+            Ok(Some(match ty {
+                ValueType::Float32 => (double as f32).to_bits().into(),
+                _ => double.to_bits().into(),
+            }))
+        }
+        (_, [(Some(value), from)]) => {
+            let types = (DecimalType::of(*from).ok_or(Fault)?, DecimalType::of(ty).ok_or(Fault)?);
+            unary(function, *value, types.0, types.1).map(Some)
+        }
+        (_, [(Some(a), left), (Some(b), right)]) => {
+            let l = DecimalType::of(*left).ok_or(Fault)?;
+            let r = DecimalType::of(*right).ok_or(Fault)?;
+            binary(function, (*a, l), (*b, r), DecimalType::of(ty).ok_or(Fault)?).map(Some)
+        }
+        _ => Err(Fault),
+    }
+}
+
+/// A cast that does not fit.
+fn failed(value: Option<i128>, safe: bool) -> Result<Scalar, Fault> {
+    match value {
+        None if !safe => Err(Fault),
+        value => Ok(value),
+    }
+}
+
+/// A product with a power of ten that the native type holds.
+fn times(ty: DecimalType, value: i128, digits: u32) -> Option<i128> {
+    pow10(digits).and_then(|factor| value.checked_mul(factor)).filter(|v| ty.holds(*v))
+}
+
+fn binary(
+    function: DecimalFn,
+    (a, l): (i128, DecimalType),
+    (b, r): (i128, DecimalType),
+    to: DecimalType,
+) -> Result<i128, Fault> {
+    let aligned = |from| u32::from(steps(from, to).max(0).unsigned_abs());
+    let (up, down) = match function {
+        DecimalFn::Divide => division_steps(l, r, to),
+        DecimalFn::Arith(ArithOp::Mul) => (0, 0),
+        _ => (aligned(l), aligned(r)),
+    };
+    let (a, b) = (times(to, a, up).ok_or(Fault)?, times(to, b, down).ok_or(Fault)?);
+    let overflows = a == -1 << (to.width - 1) && b == -1;
+    let result = match function {
+        DecimalFn::Arith(ArithOp::Add) => a.checked_add(b),
+        DecimalFn::Arith(ArithOp::Sub) => a.checked_sub(b),
+        DecimalFn::Arith(ArithOp::Mul) => a.checked_mul(b),
+        DecimalFn::Divide => a.checked_div(b),
+        DecimalFn::Remainder if overflows => None,
+        DecimalFn::Remainder => a.checked_rem(b),
+        _ => None,
+    };
+    result.filter(|v| to.holds(*v)).ok_or(Fault)
+}
+
+fn unary(function: DecimalFn, value: i128, from: DecimalType, to: DecimalType) -> Result<i128, Fault> {
+    let minimum = value < 0 && value.checked_neg().is_none_or(|v| !from.holds(v));
+    let digits = |v: i128| to.has_digits(v).then_some(v).ok_or(Fault);
+    match function {
+        DecimalFn::Negate if minimum => Err(Fault),
+        DecimalFn::Negate => Ok(-value),
+        DecimalFn::Absolute if minimum => Ok(value),
+        DecimalFn::Absolute => Ok(value.abs()),
+        DecimalFn::Floor | DecimalFn::Ceil if from.scale <= 0 => Ok(value),
+        DecimalFn::Floor | DecimalFn::Ceil => {
+            let unit = pow10(u32::from(from.scale.unsigned_abs())).ok_or(Fault)?;
+            let below = value.checked_sub(value.rem_euclid(unit));
+            let above = below.and_then(|v| if v == value { Some(v) } else { v.checked_add(unit) });
+            // What leaves 128 bits has more than 38 digits.
+            digits(if function == DecimalFn::Floor { below } else { above }.ok_or(Fault)?)
+        }
+        DecimalFn::Round { places } => {
+            let (plan, checked) = rounding(from, to, places);
+            let result = match plan {
+                Rounding::Zero => 0,
+                Rounding::Same => value,
+                Rounding::Digits { off, back } => times(to, rounded(value, off), back).ok_or(Fault)?,
+            };
+            if checked { digits(result) } else { Ok(result) }
+        }
+        DecimalFn::Truncate { places } => Ok(match truncation(from, places).and_then(pow10) {
+            None => 0,
+            Some(unit) => value / unit * unit,
+        }),
+        _ => Err(Fault),
+    }
+}
+
+/// Divided by 10^digits, half away from zero.
+fn rounded(value: i128, digits: u32) -> i128 {
+    let Some(unit) = pow10(digits) else { return 0 };
+    let (quotient, rest) = (value / unit, value % unit);
+    if digits > 0 && rest.abs() >= unit / 2 { quotient + value.signum() } else { quotient }
+}
+
+/// `None` where the value does not fit.
+fn cast(value: i128, from: ValueType, to: DecimalType) -> Result<Option<i128>, Fault> {
+    if let Some(from) = DecimalType::of(from) {
+        return decimal_to_decimal(value, from, to);
+    }
+    let double = match from {
+        ValueType::Float32 => Some(f64::from(f32::from_bits(value as u32))),
+        ValueType::Float64 => Some(f64::from_bits(value as u64)),
+        _ => None,
+    };
+    if let Some(double) = double {
+        let scaled = (power_of_ten(to.scale) * double).round();
+        let limit = 2f64.powi(127);
+        let inside = (-limit..limit).contains(&scaled);
+        return Ok(inside.then_some(scaled as i128).filter(|v| to.has_digits(*v)));
+    }
+    if !to.holds(value) {
+        return Err(Fault);
+    }
+    let digits = u32::from(to.scale.unsigned_abs());
+    let scaled = if to.scale < 0 { pow10(digits).map(|unit| value / unit) } else { times(to, value, digits) };
+    Ok(scaled.filter(|v| to.has_digits(*v)))
+}
+
+fn decimal_to_decimal(value: i128, from: DecimalType, to: DecimalType) -> Result<Option<i128>, Fault> {
+    let steps = steps(from, to);
+    let digits = u32::from(steps.unsigned_abs());
+    let held = |v: i128| to.holds(v).then_some(Some(v)).ok_or(Fault);
+    if steps >= 0 && from.fits(to) {
+        let factor = pow10(digits).ok_or(Fault)?;
+        return match to.width {
+            128 => Ok(Some(value.wrapping_mul(factor))),
+            _ => held(value.checked_mul(factor).ok_or(Fault)?),
+        };
+    }
+    if steps < 0 {
+        let scaled = if digits > from.max_digits() { 0 } else { rounded(value, digits) };
+        if from.fits(to) {
+            return held(scaled);
+        }
+        return Ok(Some(scaled).filter(|v| to.has_digits(*v)));
+    }
+    Ok(times(to, value, digits).filter(|v| to.has_digits(*v)))
+}
+
+/// `None` where the value does not fit.
+fn to_integer(value: i128, from: DecimalType, ty: ValueType) -> Option<i128> {
+    let digits = u32::from(from.scale.unsigned_abs());
+    let whole = if from.scale < 0 { times(from, value, digits)? } else { value / pow10(digits)? };
+    let width = u32::from(type_bits(ty));
+    let (min, max) = if is_signed(ty) {
+        (-1i128 << (width - 1), (1i128 << (width - 1)) - 1)
+    } else {
+        (0, (1i128 << width) - 1)
+    };
+    (min..=max).contains(&whole).then_some(whole)
 }

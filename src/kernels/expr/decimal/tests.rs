@@ -1,0 +1,314 @@
+//! Decimal functions on the device against their twins.
+
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef};
+
+use crate::kernels::expr::widths::{pow10, value_bits};
+use crate::kernels::expr::{ArithOp, Expr, Function, Scalar, ValueType};
+use crate::kernels::program::{ColumnShape, Program};
+use crate::kernels::reference;
+use crate::kernels::select::{SelectResult, array_of, select, select_shaders};
+use crate::kernels::testkit::*;
+use crate::memory::{DeviceCaps, LaunchScope};
+
+use super::*;
+use ValueType::*;
+
+/// A function over columns 0, 1, ... of these types.
+fn call(function: DecimalFn, args: &[ValueType], ty: ValueType) -> Arc<Expr> {
+    function.check(args, ty).expect("known");
+    let args = args.iter().enumerate().map(|(at, &ty)| col(at, ty)).collect();
+    Arc::new(Expr::Call { function: Function::Decimal(function), args, ty })
+}
+
+/// Values around zero, powers of ten, their halves and powers of two, and random ones of every length.
+fn values(ty: ValueType, rng: &mut Rng) -> Vec<Scalar> {
+    let mut values = edges(ty);
+    let Some(decimal) = DecimalType::of(ty) else {
+        values.extend((0..150).map(|_| value(ty, rng, 0)));
+        match ty {
+            Float32 => values.extend(doubles(rng).map(|v| i128::from((v as f32).to_bits()))),
+            Float64 => values.extend(doubles(rng).map(|v| i128::from(v.to_bits()))),
+            _ => {}
+        }
+        return values.into_iter().map(Some).chain([None]).collect();
+    };
+    for k in 0..=decimal.max_digits() {
+        let unit = pow10(k).unwrap_or(1);
+        for v in [unit, unit / 2, unit / 2 * 3] {
+            values.extend([v - 1, v, v + 1, -v - 1, -v, 1 - v]);
+        }
+    }
+    values.extend((0..126).flat_map(|k| [1i128 << k, (1i128 << k) - 1, -(1i128 << k)]));
+    values.extend((0..200).map(|_| value(dec(38, 0), rng, 0) >> rng.below(120)));
+    // Values of a narrow column have no more digits than declared.
+    let narrow = decimal.width == 128 && decimal.precision <= 18;
+    values.retain(|v| decimal.holds(*v) && (!narrow || decimal.has_digits(*v)));
+    values.into_iter().map(Some).chain([None]).collect()
+}
+
+/// Doubles of every size that casts to decimals meet, near ties and beyond the range.
+fn doubles(rng: &mut Rng) -> impl Iterator<Item = f64> + use<> {
+    let mut values = vec![];
+    for exponent in -60..130 {
+        let v = (1.0 + (rng.next() >> 12) as f64 / 4.5e15) * 2f64.powi(exponent);
+        values.extend([v, -v, v.floor() + 0.5, v.round(), -(v.floor() + 0.5).next_down()]);
+    }
+    values.extend([0.5, 0.5f64.next_down(), 1.005, 2.675, 1e37, 1e38, 99_999.995, 1.7e38, 1.8e38]);
+    values.extend([
+        f64::MIN_POSITIVE,
+        f64::MIN_POSITIVE / 8.0,
+        f64::MAX,
+        f64::NAN,
+        f64::INFINITY,
+        1e-38,
+        1e-39,
+    ]);
+    values.into_iter()
+}
+
+/// Columns for the operands: all values of one, or many pairs.
+fn operands(types: &[ValueType], rng: &mut Rng) -> Vec<Vec<Scalar>> {
+    match types {
+        [one] => vec![values(*one, rng)],
+        [a, b] => {
+            let (left, right) = (values(*a, rng), values(*b, rng));
+            let (mut x, mut y) = edge_pairs(*a, *b);
+            for _ in 0..1500 {
+                x.push(left[rng.below(left.len())]);
+                y.push(right[rng.below(right.len())]);
+            }
+            vec![x, y]
+        }
+        _ => vec![],
+    }
+}
+
+fn arrays(types: &[ValueType], columns: &[Vec<Scalar>], rows: &[usize]) -> Vec<ArrayRef> {
+    let pick = |column: &Vec<Scalar>| rows.iter().map(|&row| column[row]).collect::<Vec<_>>();
+    types.iter().zip(columns).map(|(&ty, column)| array_of(ty, &pick(column)).expect("array")).collect()
+}
+
+async fn on_device(
+    scope: &LaunchScope,
+    expr: &Arc<Expr>,
+    data: &[(Vec<ArrayRef>, usize)],
+) -> Vec<SelectResult> {
+    let mut segments = vec![];
+    for (columns, rows) in data {
+        segments.push(segment(scope, columns, *rows).await.expect("upload"));
+    }
+    select(scope, &Program::default(), &[Arc::clone(expr)], &segments).await.expect("select")
+}
+
+/// The rows of small enough values as one segment, and some of those that fault as segments of their own.
+async fn compare(
+    scope: &LaunchScope,
+    function: DecimalFn,
+    types: &[ValueType],
+    ty: ValueType,
+    bits: u8,
+) -> (usize, usize) {
+    let expr = call(function, types, ty);
+    let what = format!("{function:?} of {types:?} as {ty:?}, {bits} bits");
+    let columns = operands(types, &mut Rng::new(u64::from(bits)));
+    let small = |row: &usize| columns.iter().all(|c| c[*row].is_none_or(|v| value_bits(v) <= bits));
+    let rows: Vec<usize> = (0..columns[0].len()).filter(small).collect();
+    let whole = arrays(types, &columns, &rows);
+    let faulty = |at: &usize| reference::eval(&expr, &[], &whole, *at).is_err();
+    let (faults, good): (Vec<usize>, Vec<usize>) = (0..rows.len()).partition(|at| faulty(at));
+    assert!(faults.is_empty() || function.may_fault(types, ty), "{what} says that it cannot fault");
+    let rows_of = |at: &[usize]| at.iter().map(|&at| rows[at]).collect::<Vec<_>>();
+    let mut data = vec![(arrays(types, &columns, &rows_of(&good)), good.len())];
+    let step = faults.len().div_ceil(12).max(1);
+    data.extend(faults.iter().step_by(step).map(|&at| (arrays(types, &columns, &rows_of(&[at])), 1)));
+    let device = on_device(scope, &expr, &data).await;
+    for (at, (result, (columns, rows))) in device.iter().zip(&data).enumerate() {
+        assert_eq!(result.fault, at > 0, "{what}, segment {at}: {columns:?}");
+        if at == 0 {
+            let twin =
+                reference::select(&Program::default(), &[Arc::clone(&expr)], columns, *rows).expect("twin");
+            let (got, want) = (&result.outputs[0], &twin.outputs[0]);
+            for row in 0..*rows {
+                let here = columns.iter().map(|c| c.slice(row, 1)).collect::<Vec<_>>();
+                assert_eq!(
+                    got.slice(row, 1).as_ref(),
+                    want.slice(row, 1).as_ref(),
+                    "{what}, row {row}: {here:?}"
+                );
+            }
+            assert_eq!(got.null_count(), want.null_count(), "{what}");
+        }
+    }
+    (good.len(), faults.len())
+}
+
+async fn compare_all(cases: &[(DecimalFn, Vec<ValueType>, ValueType)], sizes: &[u8]) -> (usize, usize) {
+    let scopes = CHECKS.map(|checks| scope(&with_checks(checks)));
+    let mut sums = (0, 0);
+    for (at, (function, types, ty)) in cases.iter().enumerate() {
+        for (size, &bits) in sizes.iter().enumerate() {
+            let scope = &scopes[(at + size) % scopes.len()];
+            let (good, faults) = compare(scope, *function, types, *ty, bits).await;
+            sums = (sums.0 + good, sums.1 + faults);
+        }
+    }
+    sums
+}
+
+#[tokio::test]
+async fn division_and_remainder() {
+    let mut cases = vec![];
+    for (a, b) in [
+        (dec(15, 2), dec(7, 2)),
+        (dec(38, 0), dec(38, 10)),
+        (dec(20, 3), dec(12, 6)),
+        (dec(10, 0), dec(5, -3)),
+    ] {
+        let (Decimal { precision: p, scale: s }, Decimal { precision: q, scale: t }) = (a, b) else {
+            continue;
+        };
+        let scale = (s + 4).min(38);
+        cases.push((DecimalFn::Divide, vec![a, b], dec((p as i8 + scale - s + t).clamp(1, 38) as u8, scale)));
+        let wide = s.max(t);
+        let digits = wide + (p as i8 - s).min(q as i8 - t);
+        cases.push((DecimalFn::Remainder, vec![a, b], dec((digits as u8).min(38), wide)));
+    }
+    let (good, faults) = compare_all(&cases, &[30, 100, 128]).await;
+    assert!(good > 20_000 && faults > 1000, "{good} results, {faults} faults");
+}
+
+#[tokio::test]
+async fn rounding_functions() {
+    let types = [dec(15, 2), dec(38, 10), dec(38, 38), dec(20, 0), dec(9, -2)];
+    let mut cases = vec![];
+    for ty in types {
+        for function in [DecimalFn::Absolute, DecimalFn::Negate, DecimalFn::Floor, DecimalFn::Ceil] {
+            cases.push((function, vec![ty], ty));
+        }
+        for places in [-40, -3, 0, 1] {
+            cases.push((DecimalFn::Truncate { places }, vec![ty], ty));
+        }
+    }
+    for (from, places, to) in [
+        (dec(15, 2), 0, dec(15, 0)),
+        (dec(15, 2), 1, dec(15, 1)),
+        (dec(15, 2), -2, dec(15, 0)),
+        (dec(15, 2), -20, dec(15, 0)),
+        (dec(15, 2), 5, dec(15, 2)),
+        (dec(15, 2), 1, dec(16, 2)),
+        (dec(38, 0), -3, dec(38, 0)),
+        (dec(38, 0), -38, dec(38, 0)),
+        (dec(38, 38), 0, dec(38, 0)),
+        (dec(38, 20), 7, dec(38, 7)),
+        (dec(9, -2), -4, dec(9, -4)),
+    ] {
+        cases.push((DecimalFn::Round { places }, vec![from], to));
+    }
+    let (good, faults) = compare_all(&cases, &[40, 128]).await;
+    assert!(good > 20_000 && faults > 100, "{good} results, {faults} faults");
+}
+
+#[tokio::test]
+async fn casts_between_decimals_and_integers() {
+    let mut cases = vec![];
+    for safe in [false, true] {
+        for (from, to) in [
+            (dec(15, 2), dec(10, 0)),
+            (dec(38, 10), dec(12, 2)),
+            (dec(38, 38), dec(5, -3)),
+            (dec(38, 19), dec(38, 0)),
+            (dec(20, 4), dec(38, 2)),
+            (dec(15, 2), dec(15, 4)),
+            (dec(38, 0), dec(38, 38)),
+            (dec(7, 2), dec(5, 2)),
+        ] {
+            cases.push((DecimalFn::Cast { safe }, vec![from], to));
+        }
+        for from in [Int8, Int64, UInt32, UInt64] {
+            for to in [dec(3, 1), dec(18, -2), dec(38, 30)] {
+                cases.push((DecimalFn::Cast { safe }, vec![from], to));
+            }
+        }
+        for to in [Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64] {
+            cases.push((DecimalFn::ToInteger { safe }, vec![dec(38, 10)], to));
+        }
+        cases.push((DecimalFn::ToInteger { safe }, vec![dec(15, 2)], Int32));
+        cases.push((DecimalFn::ToInteger { safe }, vec![dec(15, -4)], Int64));
+        cases.push((DecimalFn::ToInteger { safe }, vec![dec(38, 0)], UInt64));
+    }
+    let (good, faults) = compare_all(&cases, &[40, 128]).await;
+    assert!(good > 20_000 && faults > 1000, "{good} results, {faults} faults");
+}
+
+#[tokio::test]
+async fn casts_from_and_to_floats() {
+    let mut cases = vec![];
+    for from in [dec(15, 2), dec(38, 0), dec(38, 10), dec(38, 38), dec(20, -20), dec(30, 23)] {
+        cases.push((DecimalFn::ToFloat, vec![from], Float64));
+        cases.push((DecimalFn::ToFloat, vec![from], Float32));
+    }
+    for to in [dec(15, 2), dec(38, 0), dec(38, 10), dec(38, 38), dec(20, -20), dec(30, 23)] {
+        cases.push((DecimalFn::Cast { safe: to.eq(&dec(15, 2)) }, vec![Float64], to));
+        cases.push((DecimalFn::Cast { safe: to.eq(&dec(38, 38)) }, vec![Float32], to));
+    }
+    let (good, faults) = compare_all(&cases, &[60, 128]).await;
+    assert!(good > 10_000 && faults > 1000, "{good} results, {faults} faults");
+}
+
+#[test]
+fn types_that_do_not_fit_are_refused() {
+    for (function, args, ty) in [
+        (DecimalFn::Divide, vec![dec(38, 0), dec(38, 38)], dec(38, 4)),
+        (DecimalFn::Remainder, vec![dec(38, -2), dec(38, 38)], dec(38, 38)),
+        (DecimalFn::Cast { safe: true }, vec![dec(5, -5)], dec(38, 38)),
+        (DecimalFn::Cast { safe: true }, vec![Boolean], dec(5, 0)),
+        (DecimalFn::ToFloat, vec![dec(5, 0)], Int32),
+        (DecimalFn::ToInteger { safe: false }, vec![dec(5, 0)], Float32),
+        (DecimalFn::Floor, vec![dec(5, 1)], dec(5, 0)),
+        (DecimalFn::Arith(ArithOp::Mul), vec![dec(5, 1), dec(5, 1)], dec(11, 1)),
+        (DecimalFn::Divide, vec![dec(5, 1)], dec(11, 1)),
+    ] {
+        let why = function.check(&args, ty).expect_err("refused");
+        assert!(why.starts_with(&format!("{function:?}")), "{why}");
+    }
+}
+
+/// Every function passes naga without a device, at every register width.
+#[test]
+fn shaders_are_valid() {
+    let caps = DeviceCaps::for_tests();
+    let narrow = dec(15, 2);
+    for (function, args, ty) in [
+        (DecimalFn::Divide, vec![narrow, narrow], dec(21, 6)),
+        (DecimalFn::Remainder, vec![narrow, narrow], dec(15, 2)),
+        (DecimalFn::Cast { safe: true }, vec![Float32], narrow),
+        (DecimalFn::Cast { safe: false }, vec![narrow], dec(3, 0)),
+        (DecimalFn::ToInteger { safe: true }, vec![narrow], UInt8),
+        (DecimalFn::ToFloat, vec![narrow], Float32),
+        (DecimalFn::Ceil, vec![narrow], narrow),
+        (DecimalFn::Round { places: -1 }, vec![narrow], dec(15, 0)),
+        (DecimalFn::Round { places: -30 }, vec![narrow], dec(15, 0)),
+        (DecimalFn::Truncate { places: -40 }, vec![narrow], narrow),
+    ] {
+        for bits in [16, 50, 128] {
+            let shape = |(index, &ty): (usize, &ValueType)| ColumnShape {
+                index,
+                ty,
+                repr: match ty {
+                    Decimal { .. } if bits == 128 => crate::memory::ColumnRepr::DecimalWide,
+                    Decimal { .. } => crate::memory::ColumnRepr::DecimalNarrow,
+                    _ => crate::memory::ColumnRepr::Arrow,
+                },
+                nullable: bits == 50,
+                magnitude: crate::memory::MagnitudeBits(bits),
+            };
+            let shapes: Vec<ColumnShape> = args.iter().enumerate().map(shape).collect();
+            let expr = call(function, &args, ty);
+            for shader in select_shaders(&caps, &Program::default(), &[expr], &shapes).expect("shaders") {
+                validate(&shader);
+            }
+        }
+    }
+}
