@@ -15,6 +15,7 @@ use crate::error::{GpuError, GpuResult};
 
 use super::budget::{MemoryScope, Reclaim};
 use super::caps::DeviceCaps;
+use super::exit;
 use super::faults::{Choke, Fault, FaultPlan, INJECTED};
 use super::generation::{ContextCore, ErrorScopes};
 use super::guards::Guards;
@@ -111,6 +112,9 @@ impl DeviceContext {
             Some(Fault::EndPolling) => self.core.progress.end_polling(),
             Some(Fault::Panic) => resume_unwind(Box::new(INJECTED)),
             Some(Fault::Call(_)) | None => {}
+        }
+        if exit::is_ending() {
+            return Err(GpuError::DeviceLost("the process ends".to_string()));
         }
         self.core.progress.lost_error().map_or(Ok(()), Err)
     }

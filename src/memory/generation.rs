@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 
 use crate::error::GpuError;
 
+use super::exit;
 use super::pipeline::PipelineCache;
 use super::poll::{self, Progress};
 use super::pool::BufferPool;
@@ -74,6 +75,7 @@ impl ContextCore {
             }
             uncaught.remember_error(error.to_string());
         }));
+        exit::register();
         poll::spawn(device.clone(), queue.clone(), Arc::clone(&progress))?;
         let pool = BufferPool::new(Arc::clone(&progress), idle_cap);
         Ok(Arc::new(ContextCore {

@@ -11,6 +11,7 @@ pub mod caps;
 pub mod column;
 pub mod device;
 pub mod download;
+mod exit;
 pub mod faults;
 mod fill;
 mod generation;

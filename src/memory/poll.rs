@@ -17,6 +17,7 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::error::{GpuError, GpuResult};
 
+use super::exit::{self, Inside};
 use super::faults::INJECTED;
 
 /// Longest wait inside one poll; bounds how late a loss is noticed that nobody reported.
@@ -199,6 +200,10 @@ impl Progress {
     fn next_work(&self) -> Option<Work> {
         let mut state = self.state.lock();
         loop {
+            if exit::is_ending() {
+                drop(state);
+                Inside::rest();
+            }
             if state.panic_next {
                 drop(state);
                 resume_unwind(Box::new(INJECTED));
@@ -215,7 +220,7 @@ impl Progress {
             if !state.maps.is_empty() {
                 return Some(Work::Maps(state.maps.len(), state.next_map));
             }
-            self.wake.wait(&mut state);
+            Inside::outside(|| self.wake.wait(&mut state));
         }
     }
 
@@ -306,6 +311,7 @@ pub(crate) fn spawn(
     progress: Arc<Progress>,
 ) -> std::io::Result<std::thread::JoinHandle<()>> {
     std::thread::Builder::new().name("gpu-poll".to_string()).spawn(move || {
+        let inside = Inside::enter();
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| run(&device, &progress))) {
             progress.mark_lost(&format!("its poll thread ended: {}", panic_text(panic.as_ref())));
             // Work may be in flight, which whoever drops the last handle would wait for.
@@ -314,7 +320,8 @@ pub(crate) fn spawn(
         }
         // Ends what wgpu still holds for callbacks.
         poll_now(&device, &progress);
-        drop(queue);
+        drop((queue, device));
+        drop(inside);
     })
 }
 

@@ -24,6 +24,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::LazyLock;
+use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use datafusion::error::Result;
@@ -118,8 +119,8 @@ fn start(cli: Cli) -> Result<ExitCode> {
     let logging = logging::init(cli.gpu_trace.as_deref())?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let code = runtime.block_on(run(cli));
-    // A cancelled query may leave work behind that nobody waits for.
-    runtime.shutdown_background();
+    // A cancelled query may leave work behind. It ends soon, and must not be inside a driver when the process ends.
+    runtime.shutdown_timeout(Duration::from_secs(1));
     let ended = logging.finish();
     let code = code?;
     ended.map(|()| code)

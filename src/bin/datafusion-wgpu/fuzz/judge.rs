@@ -325,5 +325,9 @@ fn variations(options: &RunOptions, rows: usize, care: Care) -> Vec<RunOptions> 
     let mut all: Vec<_> =
         all.into_iter().map(|(partitions, size)| options.cpu(partitions, size.max(least))).collect();
     all.insert(1, all[0].clone().without_dynamic_filters());
+    if options.pool.is_some() {
+        // What spills takes other ways through the operators.
+        all.insert(0, all[0].clone().within(options));
+    }
     all
 }

@@ -215,6 +215,12 @@ impl RunOptions {
         self
     }
 
+    /// The same within the memory that `other` has.
+    pub fn within(mut self, other: &RunOptions) -> Self {
+        self.pool = other.pool;
+        self
+    }
+
     /// Statements that set the options; those of the adapter are not among them.
     pub fn statements(&self) -> Vec<String> {
         self.settings.iter().map(|(key, value)| format!("SET {key} = '{value}'")).collect()

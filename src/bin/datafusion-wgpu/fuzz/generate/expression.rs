@@ -90,13 +90,10 @@ impl Generator<'_> {
                     .known(Flavour::Edge, 1e6)
             }
             11 => {
-                let mut date = self.value(scope, Class::Date, 0);
-                if class(&date.data_type) == Class::Null {
-                    // Without a type it raises for every batch, also for one without rows, which not every plan has.
-                    date = Expr::new("cast", DataType::Date32, "CAST({} AS DATE)", vec![date.into()]);
-                }
+                let date = self.value(scope, Class::Date, 0);
                 let part = self.rng.choose(&["YEAR", "MONTH", "DAY", "DOW"]);
-                let text = vec![format!("EXTRACT({part} FROM ").into(), ")".into()];
+                // The part of a NULL without a type raises for every batch, also for one without rows, which not every plan has.
+                let text = vec![format!("EXTRACT({part} FROM CAST(").into(), " AS DATE))".into()];
                 Expr::of_parts("EXTRACT", DataType::Int32, text, vec![date.into()]).known(Flavour::Edge, 1e7)
             }
             12 => {
