@@ -5,6 +5,7 @@
 //! that begin with `--` or `#!` are comments, and the last statement needs no `;`.
 
 use std::io::{self, BufRead, Cursor, Write};
+use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -13,6 +14,7 @@ use datafusion::prelude::SessionContext;
 use datafusion_cli::command::{Command, OutputFormat};
 use datafusion_cli::exec::exec_from_commands;
 use datafusion_cli::print_options::PrintOptions;
+use futures::FutureExt;
 use futures::stream::{self, Stream, StreamExt};
 
 use crate::error::{is_closed_output, message, problem};
@@ -122,15 +124,25 @@ pub async fn run(
                     statement.push('\n');
                     continue;
                 }
-                exec_from_commands(ctx, vec![std::mem::take(&mut statement)], options).await
+                execute(ctx, std::mem::take(&mut statement), options).await
             }
         };
         failed |= report(outcome)?;
     }
     if !statement.trim().is_empty() {
-        failed |= report(exec_from_commands(ctx, vec![statement], options).await)?;
+        failed |= report(execute(ctx, statement, options).await)?;
     }
     Ok(failed)
+}
+
+/// Runs a statement. A panic is an error of the statement: the session's tables and options are as they were.
+async fn execute(ctx: &SessionContext, statement: String, options: &mut PrintOptions) -> Result<()> {
+    let done = AssertUnwindSafe(exec_from_commands(ctx, vec![statement], options)).catch_unwind().await;
+    done.unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a text");
+        Err(problem(format!("the statement panicked: {text}")))
+    })
 }
 
 /// Prints an error, and whether there was one.
@@ -173,4 +185,49 @@ async fn meta(ctx: &SessionContext, text: &str, options: &mut PrintOptions) -> R
         command => command.execute(ctx, options).await?,
     }
     Ok(Next::GoOn)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use datafusion::arrow::datatypes::DataType;
+    use datafusion::logical_expr::{Volatility, create_udf};
+    use datafusion_cli::print_format::PrintFormat;
+    use datafusion_cli::print_options::MaxRows;
+
+    use super::*;
+
+    /// The statement after one that panics runs.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_panic_is_an_error_of_its_statement() {
+        let ctx = SessionContext::new();
+        let boom = create_udf(
+            "boom",
+            vec![DataType::Int64],
+            DataType::Int64,
+            Volatility::Volatile,
+            Arc::new(|_| panic!("boom")),
+        );
+        ctx.register_udf(boom);
+        let mut options = PrintOptions {
+            format: PrintFormat::Csv,
+            quiet: true,
+            maxrows: MaxRows::Unlimited,
+            color: false,
+            instrumented_registry: Arc::default(),
+        };
+        for (text, failed, made) in [
+            ("SELECT boom(1);\nCREATE TABLE a AS SELECT 1;", true, "a"),
+            ("CREATE TABLE b AS SELECT 1", false, "b"),
+        ] {
+            let lines = stream::iter(text.lines().map(|line| Ok(line.to_owned())));
+            assert_eq!(
+                run(&ctx, lines, MetaCommands::Unknown, &mut options).await.unwrap(),
+                failed,
+                "{text}"
+            );
+            assert!(ctx.table_exist(made).unwrap(), "{text}");
+        }
+    }
 }
