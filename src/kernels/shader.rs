@@ -12,7 +12,7 @@ use crate::error::GpuResult;
 use crate::memory::{BindingKind, ShaderSource};
 
 use super::expr::widths::Class;
-use super::expr::{Emitter, PARAM_WORDS, Scalar, ValueType, arg_load, element, fetch_index};
+use super::expr::{Emitter, INVALID_NAN, PARAM_WORDS, Scalar, ValueType, arg_load, element, fetch_index};
 use super::program::ColumnShape;
 
 /// Invocations of a workgroup.
@@ -25,6 +25,9 @@ const WIDE: &str = include_str!("../../shaders/common/wide.wgsl");
 const FLOATS: &str = include_str!("../../shaders/common/floats.wgsl");
 const DECIMAL: &str = include_str!("../../shaders/common/decimal.wgsl");
 const ROUND53: &str = include_str!("../../shaders/common/round53.wgsl");
+const FLOAT_BITS: &str = include_str!("../../shaders/common/float_bits.wgsl");
+const FLOAT_ARITH: &str = include_str!("../../shaders/common/float_arith.wgsl");
+const FLOAT_ROUND: &str = include_str!("../../shaders/common/float_round.wgsl");
 
 /// What is bound at a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,7 +92,8 @@ impl Bindings {
         let mut wgsl = self.text.clone();
         let rounds = body.contains("round53");
         let decimal = body.contains("dec_");
-        if rounds || decimal || body.contains("w_") {
+        let (arith, whole) = (body.contains("fa_"), body.contains("fr_"));
+        if rounds || decimal || arith || body.contains("w_") {
             wgsl.push_str(WIDE);
         }
         if decimal {
@@ -100,6 +104,16 @@ impl Bindings {
         }
         if rounds {
             wgsl.push_str(ROUND53);
+        }
+        if arith || whole || body.contains("fb_") {
+            wgsl.push_str(FLOAT_BITS);
+        }
+        if arith {
+            let _ = writeln!(wgsl, "const FA_INVALID: u64 = {INVALID_NAN:#x}lu;");
+            wgsl.push_str(FLOAT_ARITH);
+        }
+        if whole {
+            wgsl.push_str(FLOAT_ROUND);
         }
         wgsl.push_str(body);
         ShaderSource { name: name.to_owned(), wgsl, bindings: self.kinds.clone() }

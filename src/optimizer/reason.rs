@@ -67,7 +67,7 @@ pub enum Reason {
         /// What about it is not supported.
         why: String,
     },
-    /// Float arithmetic is not offered yet, as devices round differently.
+    /// A function of floats whose last digits depend on who computes it.
     FloatArithmetic {
         /// The expression.
         expression: String,
@@ -235,7 +235,7 @@ impl fmt::Display for Reason {
             }
             Reason::UnsupportedAggregate { aggregate, why } => write!(f, "{aggregate}: {why}"),
             Reason::FloatArithmetic { expression } => {
-                write!(f, "{expression}: arithmetic on floats is not offered yet")
+                write!(f, "{expression}: devices round this function in other ways than the CPU")
             }
             Reason::Distinct { aggregate } => write!(f, "{aggregate}: DISTINCT is not supported"),
             Reason::OrderSensitive { aggregate } => {

@@ -22,5 +22,6 @@ pub use temporal::TemporalFn;
 pub use wgsl::check;
 
 pub(crate) use arith::sign_extended;
+pub(crate) use float::{INVALID_NAN, NAN_BITS_KNOWN};
 pub(crate) use load::{element, fetch_index};
 pub(crate) use wgsl::{Emitter, Node, PARAM_WORDS, arg_load};

@@ -187,8 +187,7 @@ pub(super) fn bindings_of(program: &Program, outputs: &[Arc<Expr>], columns: &[C
 
 fn may_fault(expr: &Expr) -> bool {
     let computes = match expr {
-        Expr::Arith { .. } | Expr::Negate(_) | Expr::Cast { .. } => true,
-        Expr::Call { .. } => expr.may_fault(),
+        Expr::Arith { .. } | Expr::Negate(_) | Expr::Cast { .. } | Expr::Call { .. } => true,
         _ => false,
     };
     computes || expr.children().into_iter().any(|child| may_fault(child))

@@ -8,7 +8,6 @@ use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::{BinaryExpr, NegativeExpr};
 
 use crate::kernels::expr::{ArithOp, Expr, ValueType};
-use crate::optimizer::reason::{Reason, shorten};
 use crate::optimizer::types::{integer_bits, is_float, is_integer};
 
 use super::{Lowered, Lowering};
@@ -17,7 +16,7 @@ impl Lowering {
     pub(super) fn arithmetic(&mut self, expr: &Arc<dyn PhysicalExpr>, binary: &BinaryExpr) -> Lowered {
         let data_type = self.arrow_type(expr)?;
         if data_type.is_floating() {
-            return Err(self.decline(Reason::FloatArithmetic { expression: shorten(expr) }));
+            return self.float_arithmetic(expr, binary);
         }
         let op = match binary.op() {
             Operator::Plus => ArithOp::Add,
@@ -56,7 +55,7 @@ impl Lowering {
             return Err(self.unsupported(expr, "unary minus of a constant raises on overflow"));
         }
         match arg.value_type() {
-            ty if is_float(ty) => Err(self.decline(Reason::FloatArithmetic { expression: shorten(expr) })),
+            ty if is_float(ty) => Ok(Arc::new(Expr::Negate(arg))),
             ValueType::Decimal { .. } => Ok(Arc::new(Expr::Negate(arg))),
             ty if integer_bits(ty).is_some_and(|(_, signed)| signed) => Ok(Arc::new(Expr::Negate(arg))),
             ty => Err(self.unsupported(expr, &format!("unary minus on {ty:?}"))),

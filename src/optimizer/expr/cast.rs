@@ -32,7 +32,7 @@ pub(super) struct Conversion<'a> {
 type Family = fn(&mut Lowering, &Conversion<'_>) -> Option<Lowered>;
 
 /// Asked in turn, after the casts that keep every value.
-const FAMILIES: &[Family] = &[];
+const FAMILIES: &[Family] = &[Lowering::float_cast];
 
 impl Lowering {
     /// A cast of `operand` to `to`. `safe` casts give NULL where others raise.

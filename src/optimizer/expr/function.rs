@@ -11,7 +11,7 @@ use super::{Lowered, Lowering};
 type Family = fn(&mut Lowering, &Arc<dyn PhysicalExpr>, &ScalarFunctionExpr) -> Option<Lowered>;
 
 /// Asked in turn.
-const FAMILIES: &[Family] = &[];
+const FAMILIES: &[Family] = &[Lowering::float_function];
 
 impl Lowering {
     pub(super) fn function(

@@ -9,6 +9,7 @@ mod case;
 mod cast;
 mod compare;
 mod constant;
+mod float;
 mod function;
 #[cfg(test)]
 mod tests;
