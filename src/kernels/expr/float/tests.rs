@@ -259,7 +259,10 @@ async fn faults_on_the_device() {
         exprs.extend([Int8, Int32, UInt32, Int64, UInt64].map(|int| to(int, ty, false)));
         for (number, expr) in exprs.iter().enumerate() {
             let mut rng = Rng::new(40 + number as u64);
-            let rows = rows(ty, 3_000, 5, &mut rng);
+            let mut rows = rows(ty, 3_000, 5, &mut rng);
+            // Infinities and NaNs with each other.
+            let special: Vec<i128> = corners(ty).into_iter().rev().take(10).collect();
+            rows.extend(special.iter().flat_map(|&a| special.iter().map(move |&b| (Some(a), Some(b)))));
             let all = columns(ty, &rows);
             let (mut good, mut bad): (Vec<usize>, Vec<usize>) =
                 (0..rows.len()).partition(|&row| twin(expr, &[], &all, row).is_ok());
@@ -408,11 +411,8 @@ fn nan_bits_of_this_processor() {
         let (infinity, one) =
             if ty == Float32 { (0x7f80_0000, 0x3f80_0000) } else { (0x7ff << 52, 0x3ff << 52) };
         let sign = 1i128 << (width - 1);
-        let invalid = if ty == Float32 {
-            i128::from(super::INVALID_NAN >> 32) | (3 << 22)
-        } else {
-            super::INVALID_NAN.into()
-        };
+        let negative = i128::from(super::INVALID_NAN >> 63) << (width - 1);
+        let invalid = negative | infinity | quiet;
         for (function, a, b) in [
             (Add, infinity, infinity | sign),
             (Sub, infinity, infinity),
