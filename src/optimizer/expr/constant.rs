@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use arrow::array::{RecordBatch, RecordBatchOptions};
 use arrow::datatypes::{DataType, Schema};
+use datafusion::common::ScalarValue;
 use datafusion::logical_expr::{Operator, Volatility};
 use datafusion::physical_expr::expressions::{
     BinaryExpr, CaseExpr, CastExpr, IsNotNullExpr, IsNullExpr, Literal, NegativeExpr, NotExpr, TryCastExpr,
@@ -53,14 +54,26 @@ fn is_composed(expr: &Arc<dyn PhysicalExpr>) -> bool {
         || expr.downcast_ref::<ScalarFunctionExpr>().is_some_and(immutable)
 }
 
+/// Value of an expression that is constant and known now, unlike that of a subquery.
+pub(super) fn value(expr: &Arc<dyn PhysicalExpr>, schema: &Schema) -> Option<ScalarValue> {
+    if !is_constant(expr, schema) || has_subquery(expr) {
+        return None;
+    }
+    let array = expr.evaluate(&one_row()?).and_then(|value| value.into_array(1)).ok()?;
+    ScalarValue::try_from_array(&array, 0).ok()
+}
+
 fn has_subquery(expr: &Arc<dyn PhysicalExpr>) -> bool {
     expr.is::<ScalarSubqueryExpr>() || expr.children().into_iter().any(has_subquery)
 }
 
 fn evaluates(expr: &Arc<dyn PhysicalExpr>) -> bool {
+    one_row().is_some_and(|one_row| expr.evaluate(&one_row).is_ok())
+}
+
+fn one_row() -> Option<RecordBatch> {
     let options = RecordBatchOptions::new().with_row_count(Some(1));
-    RecordBatch::try_new_with_options(Arc::new(Schema::empty()), vec![], &options)
-        .is_ok_and(|one_row| expr.evaluate(&one_row).is_ok())
+    RecordBatch::try_new_with_options(Arc::new(Schema::empty()), vec![], &options).ok()
 }
 
 /// True when the topmost operator has a value for all values of its operands.

@@ -14,7 +14,7 @@ use datafusion::functions::math::round::RoundFunc;
 use datafusion::functions::math::signum::SignumFunc;
 use datafusion::functions::math::trunc::TruncFunc;
 use datafusion::logical_expr::{Operator, ScalarUDFImpl};
-use datafusion::physical_expr::expressions::{BinaryExpr, Literal};
+use datafusion::physical_expr::expressions::BinaryExpr;
 use datafusion::physical_expr::{PhysicalExpr, ScalarFunctionExpr};
 
 use crate::kernels::expr::float::is_castable;
@@ -152,10 +152,13 @@ impl Lowering {
         ty: ValueType,
         rounds: bool,
     ) -> Result<ScalarValue, Declined> {
-        let places = match places.downcast_ref::<Literal>().map(Literal::value) {
-            Some(ScalarValue::Int32(Some(places))) => *places,
-            Some(ScalarValue::Int64(Some(places))) if i32::try_from(*places).is_ok() => *places as i32,
-            _ => return Err(self.unsupported(expr, "the decimal places are not a literal")),
+        let places = match constant::value(places, &self.schema) {
+            Some(ScalarValue::Int32(places)) => places,
+            Some(ScalarValue::Int64(places)) => places.and_then(|places| i32::try_from(places).ok()),
+            _ => None,
+        };
+        let Some(places) = places else {
+            return Err(self.unsupported(expr, "the decimal places are not a literal"));
         };
         let double = 10f64.powi(places);
         let factor = match ty {

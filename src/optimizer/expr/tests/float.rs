@@ -121,14 +121,12 @@ fn decimal_places_are_a_parameter() {
 
 #[test]
 fn what_has_no_exact_counterpart() {
-    for sql in ["sqrt(f64)", "ln(f32)", "exp(f64)", "power(f64, 2)", "sin(f64)", "log10(f64)", "radians(f32)"] {
+    for sql in ["sqrt(f64)", "ln(f32)", "exp(f64)", "power(f64, 2)", "sin(f64)", "log10(f64)", "radians(f32)"]
+    {
         assert_eq!(declined(sql), ["FloatArithmetic"], "{sql}");
     }
     let reasons = lower("ln(f64) > 1").unwrap_err();
-    assert_eq!(
-        reasons[0].to_string(),
-        "ln(f64@6): devices round this function in other ways than the CPU"
-    );
+    assert_eq!(reasons[0].to_string(), "ln(f64@6): devices round this function in other ways than the CPU");
     // DataFusion gives one value for all rows there, and treats it in another way.
     assert_eq!(declined("nanvl(1.5, f64)"), ["UnsupportedExpression"]);
     assert_eq!(declined("trunc(CASE WHEN b THEN -0.0 ELSE f64 END)"), ["UnsupportedExpression"]);

@@ -19,8 +19,8 @@ impl Generator<'_> {
             Class::Int => self.integer(scope, depth - 1),
             Class::Decimal => self.decimal(scope, depth - 1),
             Class::Bool => self.predicate(scope, depth - 1),
-            _ if self.device => self.leaf(scope, of),
             Class::Float => self.float(scope, depth - 1),
+            _ if self.device => self.leaf(scope, of),
             Class::Date => self.date(scope, depth - 1),
             Class::Timestamp => self.timestamp(scope, depth - 1),
             Class::Text => self.text(scope, depth - 1),
@@ -175,7 +175,20 @@ impl Generator<'_> {
                 Expr::new("CAST", DataType::Float64, "CAST({} AS DOUBLE)", vec![integer.into()])
             }
             1 => {
-                let template = self.rng.choose(&["abs({})", "(- {})", "floor({})", "ceil({})", "sqrt({})"]);
+                let templates = [
+                    "abs({})",
+                    "(- {})",
+                    "floor({})",
+                    "ceil({})",
+                    "round({})",
+                    "round({}, 2)",
+                    "trunc({})",
+                    "trunc({}, 1)",
+                    "signum({})",
+                    "sqrt({})",
+                ];
+                let exact = templates.len() - usize::from(self.device);
+                let template = self.rng.choose(&templates[..exact]);
                 Expr::new("float function", ty, template, vec![left.into()])
             }
             _ => {
@@ -184,7 +197,14 @@ impl Generator<'_> {
                 } else {
                     self.literal(&left)
                 };
-                let template = self.rng.choose(&["({} + {})", "({} - {})", "({} * {})", "({} / {})"]);
+                let template = self.rng.choose(&[
+                    "({} + {})",
+                    "({} - {})",
+                    "({} * {})",
+                    "({} / {})",
+                    "({} % {})",
+                    "nanvl({}, {})",
+                ]);
                 Expr::new("float arithmetic", DataType::Float64, template, vec![left.into(), right.into()])
             }
         };
