@@ -28,6 +28,7 @@ const ROUND53: &str = include_str!("../../shaders/common/round53.wgsl");
 const FLOAT_BITS: &str = include_str!("../../shaders/common/float_bits.wgsl");
 const FLOAT_ARITH: &str = include_str!("../../shaders/common/float_arith.wgsl");
 const FLOAT_ROUND: &str = include_str!("../../shaders/common/float_round.wgsl");
+const TEMPORAL: &str = include_str!("../../shaders/common/temporal.wgsl");
 
 /// What is bound at a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,6 +115,9 @@ impl Bindings {
         }
         if whole {
             wgsl.push_str(FLOAT_ROUND);
+        }
+        if body.contains("tm_") {
+            wgsl.push_str(TEMPORAL);
         }
         wgsl.push_str(body);
         ShaderSource { name: name.to_owned(), wgsl, bindings: self.kinds.clone() }

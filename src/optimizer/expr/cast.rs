@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use arrow::datatypes::DataType;
+use datafusion::common::ScalarValue;
 use datafusion::physical_expr::PhysicalExpr;
 
 use crate::kernels::expr::{Expr, ValueType};
 use crate::optimizer::types::{holds_all_values, is_integer};
 
-use super::{Lowered, Lowering};
+use super::{Lowered, Lowering, temporal};
 
 /// A cast whose operand lives on the device.
 pub(super) struct Conversion<'a> {
@@ -32,7 +33,7 @@ pub(super) struct Conversion<'a> {
 type Family = fn(&mut Lowering, &Conversion<'_>) -> Option<Lowered>;
 
 /// Asked in turn, after the casts that keep every value.
-const FAMILIES: &[Family] = &[Lowering::float_cast];
+const FAMILIES: &[Family] = &[Family] = &[Lowering::float_cast, Family] = &[temporal::cast];
 
 impl Lowering {
     /// A cast of `operand` to `to`. `safe` casts give NULL where others raise.
@@ -51,6 +52,12 @@ impl Lowering {
         let operand = self.lower(operand)?;
         let to = self.device_type(expr, to_type)?;
         let from = operand.value_type();
+        if from == ValueType::Null {
+            let null = ScalarValue::try_from(to_type);
+            return null
+                .map(|null| self.literal(null, to))
+                .map_err(|_| self.unsupported(expr, "an untyped NULL"));
+        }
         let exact = match (from, to) {
             (_, ValueType::Decimal { scale, .. }) if is_integer(from) => scale >= 0 && !safe,
             (ValueType::Decimal { scale: s1, .. }, ValueType::Decimal { scale: s2, .. }) => s1 <= s2 && !safe,

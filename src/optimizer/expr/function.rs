@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use datafusion::physical_expr::{PhysicalExpr, ScalarFunctionExpr};
 
-use super::{Lowered, Lowering};
+use super::{Lowered, Lowering, temporal};
 
 /// A family's function: `None` when the function, or these types of it, belong to another one.
 type Family = fn(&mut Lowering, &Arc<dyn PhysicalExpr>, &ScalarFunctionExpr) -> Option<Lowered>;
 
 /// Asked in turn.
-const FAMILIES: &[Family] = &[Lowering::float_function];
+const FAMILIES: &[Family] = &[Family] = &[Lowering::float_function, Family] = &[temporal::function];
 
 impl Lowering {
     pub(super) fn function(

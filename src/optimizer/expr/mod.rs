@@ -11,6 +11,7 @@ mod compare;
 mod constant;
 mod float;
 mod function;
+mod temporal;
 #[cfg(test)]
 mod tests;
 
@@ -45,7 +46,7 @@ pub(super) const OTHER_BINDINGS: usize = 6;
 type OperatorFamily = fn(&mut Lowering, &Arc<dyn PhysicalExpr>, &BinaryExpr) -> Option<Lowered>;
 
 /// Asked in turn.
-const OPERATORS: &[OperatorFamily] = &[];
+const OPERATORS: &[OperatorFamily] = &[temporal::operator];
 
 /// An expression could not be lowered; the reasons are with the [`Lowering`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
