@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, RecordBatch, RecordBatchOptions};
-use arrow::datatypes::{DataType, Field, Schema};
+use arrow::datatypes::{DataType, Field, Schema, TimeUnit};
 
 use crate::error::GpuResult;
-use crate::kernels::expr::{ArithOp, CompareOp, Expr, Scalar, ValueType, check};
+use crate::kernels::expr::{ArithOp, CompareOp, Expr, Scalar, ValueType, Zone, check};
 use crate::kernels::program::Segment;
 use crate::kernels::select::array_of;
 use crate::memory::{LaunchScope, ShaderSource, upload};
@@ -72,6 +72,19 @@ pub(crate) const TYPES: [ValueType; 17] = [
     dec(18, 0),
     dec(25, 2),
     dec(38, 4),
+];
+
+/// Types that are compared, counted and carried like others of their width.
+pub(crate) const OTHERS: [ValueType; 9] = [
+    Float16,
+    Date64,
+    Time32(TimeUnit::Second),
+    Time64(TimeUnit::Nanosecond),
+    Timestamp { unit: TimeUnit::Microsecond, zone: Zone::Utc },
+    Timestamp { unit: TimeUnit::Nanosecond, zone: Zone::None },
+    Duration(TimeUnit::Millisecond),
+    Decimal32 { precision: 7, scale: 2 },
+    Decimal64 { precision: 15, scale: 2 },
 ];
 
 pub(crate) fn arrow_type(ty: ValueType) -> DataType {

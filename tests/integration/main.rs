@@ -27,6 +27,7 @@ mod sources;
 mod tpch_data;
 #[cfg(feature = "cli")]
 mod trace;
+mod types;
 
 #[path = "../support/tpch.rs"]
 mod tpch;

@@ -431,3 +431,20 @@ fn futures_are_send() {
     send(|scope, program, segments| reduce(scope, program, &[], segments));
     send(|scope, program, segments| crate::kernels::select(scope, program, &[], segments));
 }
+
+/// COUNT, MIN and MAX of the types that have no sums.
+#[tokio::test]
+async fn other_types() {
+    let device = device();
+    let scope = scope(&device);
+    let aggregates: Vec<_> = OTHERS.iter().enumerate().flat_map(|(at, &ty)| all_of(&col(at, ty))).collect();
+    let mut data = vec![];
+    for (rows, nulls) in [(0, 0), (1, 0), (255, 10), (257, 100), (3000, 50)] {
+        let mut rng = Rng::new(rows as u64);
+        let shape = DataShape { nulls, edgy: 3, offset: 5 };
+        data.push((OTHERS.iter().map(|&ty| column(ty, rows, shape, &mut rng)).collect::<Vec<_>>(), rows));
+    }
+    let program = Program::default();
+    let device = device_answer(&scope, &program, &aggregates, &data).await;
+    assert_same(&device, &twin_answer(&program, &aggregates, &data), "other types");
+}

@@ -142,7 +142,7 @@ fn expressions_against_datafusion() {
 /// Every comparison on all pairs of edge values, also as IN, which does not fold -0.
 #[test]
 fn comparisons_on_edge_pairs() {
-    for ty in TYPES {
+    for ty in TYPES.into_iter().chain(OTHERS) {
         let edges = edges(ty);
         let (left, right) = edge_pairs(ty, ty);
         let columns = [array_of(ty, &left).expect("array"), array_of(ty, &right).expect("array")];
@@ -258,7 +258,7 @@ fn canonical(value: &ScalarValue, ty: ValueType) -> Scalar {
 
 #[test]
 fn aggregates_against_datafusion() {
-    for (number, ty) in TYPES.into_iter().enumerate() {
+    for (number, ty) in TYPES.into_iter().chain(OTHERS).enumerate() {
         for (rows, nulls, edgy) in
             [(0, 0, 0), (1, 0, 5), (50, 30, 0), (200, 0, 4), (100, 100, 0), (300, 10, 2)]
         {
@@ -340,7 +340,7 @@ fn filters_count_only_where_true() {
 fn both_twins_agree() {
     let mut rng = Rng::new(77);
     let rows = 400;
-    for ty in TYPES {
+    for ty in TYPES.into_iter().chain(OTHERS) {
         let array = column(ty, rows, DataShape { nulls: 15, edgy: 3, offset: 2 }, &mut rng);
         let mut kinds = vec![AggregateKind::Count, AggregateKind::Min, AggregateKind::Max];
         if is_integer(ty) {

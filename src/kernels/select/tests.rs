@@ -74,23 +74,32 @@ fn share(percent: i128, first: usize) -> Program {
 /// Every type as output column, sizes around the tile, few to all rows selected.
 #[tokio::test]
 async fn every_type_at_tile_edges() {
+    at_tile_edges(&TYPES).await;
+}
+
+#[tokio::test]
+async fn other_types_at_tile_edges() {
+    at_tile_edges(&OTHERS).await;
+}
+
+async fn at_tile_edges(all: &[ValueType]) {
     let scopes = CHECKS.map(|checks| scope(&with_checks(checks)));
-    let mut types = TYPES.to_vec();
+    let mut types = all.to_vec();
     types.push(UInt8);
-    let outputs: Vec<Arc<Expr>> = TYPES.iter().enumerate().map(|(at, &ty)| col(at, ty)).collect();
+    let outputs: Vec<Arc<Expr>> = all.iter().enumerate().map(|(at, &ty)| col(at, ty)).collect();
     for (nulls, offset) in [(0, 0), (1, 7), (50, 0), (100, 33)] {
         let mut rng = Rng::new(nulls as u64);
         let shape = DataShape { nulls, edgy: 3, offset };
         let data: Vec<Data> = [0, 1, 31, 32, 33, 255, 256, 257, 1023, 1024, 1025, 3000, 0, 5]
             .iter()
             .map(|&rows| {
-                let mut columns = table(&TYPES, rows, shape, &mut rng);
+                let mut columns = table(all, rows, shape, &mut rng);
                 columns.push(column(UInt8, rows, DataShape { nulls: 3, edgy: 0, offset: 1 }, &mut rng));
                 (columns, rows)
             })
             .collect();
         let everything = [(None, Program::default())];
-        let programs = [0, 1, 50, 100].map(|percent| (Some(percent), share(percent, TYPES.len())));
+        let programs = [0, 1, 50, 100].map(|percent| (Some(percent), share(percent, all.len())));
         for (percent, program) in programs.iter().chain(&everything) {
             let twin = twin_answer(program, &outputs, &data);
             for (scope, checks) in scopes.iter().zip(CHECKS) {
@@ -99,6 +108,35 @@ async fn every_type_at_tile_edges() {
                 assert_equal(&device, &twin, &what);
             }
         }
+    }
+}
+
+/// The types that no arithmetic is on: compared, in lists, told apart and in CASE.
+#[tokio::test]
+async fn other_types_compare() {
+    let device = device();
+    let scope = scope(&device);
+    for ty in OTHERS {
+        let (left, right) = edge_pairs(ty, ty);
+        let rows = left.len();
+        let columns = vec![array_of(ty, &left).expect("array"), array_of(ty, &right).expect("array")];
+        let edges = edges(ty);
+        let params = vec![(ty, Some(edges[0])), (ty, None), (ty, Some(edges[edges.len() - 1]))];
+        let mut outputs: Vec<_> = OPS.iter().map(|op| cmp(*op, col(0, ty), col(1, ty))).collect();
+        outputs.push(cmp(CompareOp::Lt, col(0, ty), param(2, ty)));
+        outputs.push(Arc::new(Expr::Distinct { negated: false, left: col(0, ty), right: col(1, ty) }));
+        for list in [vec![param(0, ty), param(2, ty)], vec![param(1, ty), param(2, ty)]] {
+            outputs.push(Arc::new(Expr::InList { expr: col(0, ty), list, negated: false }));
+        }
+        outputs.push(Arc::new(Expr::Case {
+            branches: vec![(cmp(CompareOp::Gt, col(0, ty), col(1, ty)), col(0, ty))],
+            otherwise: Some(param(2, ty)),
+            ty,
+        }));
+        let program = Program { selection: None, params };
+        let data = vec![(columns, rows)];
+        let device = answer(&scope, &program, &outputs, &data).await;
+        assert_same(&device, &program, &outputs, &data, &format!("{ty:?}"));
     }
 }
 

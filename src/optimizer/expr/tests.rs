@@ -172,7 +172,6 @@ fn what_can_raise_or_round_is_declined() {
     assert_eq!(declined("sqrt(f64) > 1"), ["FloatArithmetic"]);
     assert_eq!(declined("CAST(i64 AS INT) = i32"), ["UnsupportedExpression"]);
     assert_eq!(declined("TRY_CAST(price AS DECIMAL(16, 3)) > price"), ["UnsupportedExpression"]);
-    assert_eq!(declined("day - day > 3"), ["UnsupportedExpression"]);
 }
 
 #[test]

@@ -1,0 +1,168 @@
+//! Every fixed-width type as column, literal, query parameter and late-bound scalar subquery; a changed value makes no
+//! new pipeline.
+
+use std::sync::Arc;
+
+use datafusion::arrow::array::{ArrayRef, Int64Array, NullArray, RecordBatch};
+use datafusion::arrow::compute::cast;
+use datafusion::arrow::datatypes::DataType;
+use datafusion::prelude::SessionContext;
+use datafusion_wgpu::QueryStats;
+use parking_lot::Mutex;
+
+use crate::harness::{Gpu, TestResult, cpu, run};
+
+/// Names, Arrow types as `arrow_cast` spells them, and two values as SQL numbers or strings.
+const TYPES: [(&str, &str, &str, &str); 28] = [
+    ("b", "Boolean", "1", "0"),
+    ("i8", "Int8", "3", "-4"),
+    ("i16", "Int16", "3", "-4"),
+    ("i32", "Int32", "3", "-4"),
+    ("i64", "Int64", "3", "-4"),
+    ("u8", "UInt8", "3", "40"),
+    ("u16", "UInt16", "3", "40"),
+    ("u32", "UInt32", "3", "40"),
+    ("u64", "UInt64", "3", "40"),
+    ("f16", "Float16", "3", "-4"),
+    ("f32", "Float32", "3", "-4"),
+    ("f64", "Float64", "3", "-4"),
+    ("d32", "Date32", "3", "-4"),
+    ("d64", "Date64", "3", "-4"),
+    ("t_s", "Time32(Second)", "3", "40"),
+    ("t_ms", "Time32(Millisecond)", "3", "40"),
+    ("t_us", "Time64(Microsecond)", "3", "40"),
+    ("t_ns", "Time64(Nanosecond)", "3", "40"),
+    ("ts_s", "Timestamp(Second, None)", "3", "-4"),
+    ("ts_ms", "Timestamp(Millisecond, Some(\"UTC\"))", "3", "-4"),
+    ("ts_us", "Timestamp(Microsecond, Some(\"+00:00\"))", "3", "-4"),
+    ("ts_ns", "Timestamp(Nanosecond, None)", "3", "-4"),
+    ("du_s", "Duration(Second)", "3", "-4"),
+    ("du_ns", "Duration(Nanosecond)", "3", "-4"),
+    ("dec32", "Decimal32(7, 2)", "3", "-4"),
+    ("dec64", "Decimal64(15, 2)", "3", "-4"),
+    ("dec", "Decimal128(15, 2)", "3", "-4"),
+    ("wide", "Decimal128(30, 2)", "3", "-4"),
+];
+
+/// A value of a type. Times and narrow dates are cast from integers of their own width.
+fn literal(ty: &str, value: &str) -> String {
+    let from = match ty {
+        "Date32" | "Time32(Second)" | "Time32(Millisecond)" => "Int32",
+        _ => "Int64",
+    };
+    format!("arrow_cast(arrow_cast({value}, '{from}'), '{ty}')")
+}
+
+/// 700 rows: id, and a column of each type with some NULLs, its values within +-50 (0 and more for unsigned ones and times).
+fn table() -> TestResult<RecordBatch> {
+    const ROWS: i64 = 700;
+    let mut columns: Vec<(&str, ArrayRef)> = vec![("id", Arc::new(Int64Array::from_iter_values(0..ROWS)))];
+    for (at, (name, ty, ..)) in TYPES.iter().enumerate() {
+        let data_type: DataType = ty.parse()?;
+        let low = if ty.starts_with("UInt") || ty.starts_with("Time3") || ty.starts_with("Time6") {
+            0
+        } else {
+            -50
+        };
+        let at = at as i64;
+        let values = (0..ROWS).map(|row| ((row + at) % 11 != 0).then(|| low + (row * 37 + at) % (50 - low)));
+        let values: ArrayRef = Arc::new(Int64Array::from_iter(values));
+        let narrow = matches!(data_type, DataType::Date32 | DataType::Time32(_));
+        let values = if narrow { cast(&values, &DataType::Int32)? } else { values };
+        let values = if data_type == DataType::Float16 { cast(&values, &DataType::Float32)? } else { values };
+        columns.push((name, cast(&values, &data_type)?));
+    }
+    columns.push(("n", Arc::new(NullArray::new(ROWS as usize))));
+    Ok(RecordBatch::try_from_iter_with_nullable(
+        columns.into_iter().map(|(name, array)| (name, array, name != "id")),
+    )?)
+}
+
+struct Both {
+    gpu: Gpu,
+    cpu: SessionContext,
+    log: Arc<Mutex<Vec<QueryStats>>>,
+}
+
+impl Both {
+    async fn new() -> TestResult<Self> {
+        let gpu = Gpu::new(1).await?;
+        let cpu = cpu(1);
+        for ctx in [&gpu.ctx, &cpu] {
+            ctx.register_batch("t", table()?)?;
+        }
+        let log: Arc<Mutex<Vec<QueryStats>>> = Arc::default();
+        let into = Arc::clone(&log);
+        gpu.runtime.on_query(move |stats| into.lock().push(stats.clone())).forever();
+        Ok(Both { gpu, cpu, log })
+    }
+
+    /// Runs a query on both sides and holds rows and schemas against each other; gives the pipelines that were made.
+    async fn same(&self, sql: &str) -> TestResult<u64> {
+        let before = self.log.lock().len();
+        let ran = self.gpu.run(sql).await.map_err(|error| format!("{sql}: {error}"))?;
+        let expected = run(&self.cpu, sql).await?;
+        assert_eq!(ran.rows, expected.rows, "{sql}");
+        assert!(ran.gpu_batches > 0 && ran.cpu_batches == 0, "{sql}: {:?}\n{}", ran.fallbacks, ran.plan);
+        let schema = |ctx: &SessionContext| {
+            let ctx = ctx.clone();
+            async move {
+                let batches = ctx.sql(sql).await?.collect().await?;
+                TestResult::Ok(batches.first().map(|batch| batch.schema()))
+            }
+        };
+        assert_eq!(schema(&self.gpu.ctx).await?, schema(&self.cpu).await?, "{sql}");
+        for _ in 0..500 {
+            if self.log.lock().len() >= before + 2 {
+                break;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        Ok(self.log.lock()[before..].iter().map(|stats| stats.pipelines_compiled).sum())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_type_as_column_literal_and_case() -> TestResult {
+    let both = Both::new().await?;
+    for (name, ty, one, two) in TYPES {
+        let (one, two) = (literal(ty, one), literal(ty, two));
+        both.same(&format!("SELECT id, {name} FROM t WHERE {name} > {one}")).await?;
+        both.same(&format!(
+            "SELECT id, CASE WHEN id > 300 THEN {name} WHEN id < 9 THEN {one} END AS c, nullif({name}, {two}) AS d \
+             FROM t WHERE {name} IN ({one}, {two}) OR {name} IS NULL OR {name} IS DISTINCT FROM {one}"
+        ))
+        .await?;
+        if name != "b" {
+            both.same(&format!(
+                "SELECT count({name}), min({name}), max({name}) FROM t WHERE {name} <> {two}"
+            ))
+            .await?;
+        }
+    }
+    both.same("SELECT id, n, n IS NULL AS m FROM t WHERE id > 10 AND n IS NULL").await?;
+    both.same("SELECT count(n), count(*) FROM t WHERE id > 10").await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_changed_value_makes_no_new_pipeline() -> TestResult {
+    let both = Both::new().await?;
+    for (name, ty, one, two) in TYPES {
+        let (one, two) = (literal(ty, one), literal(ty, two));
+        let with = |value: &str| format!("SELECT id, {name} FROM t WHERE {name} >= {value}");
+        both.same(&with(&one)).await?;
+        assert_eq!(both.same(&with(&two)).await?, 0, "another literal of {ty}");
+
+        for ctx in [&both.gpu.ctx, &both.cpu] {
+            ctx.sql(&format!("PREPARE p_{name} AS SELECT id, {name} FROM t WHERE {name} < $1")).await?;
+        }
+        both.same(&format!("EXECUTE p_{name}({one})")).await?;
+        assert_eq!(both.same(&format!("EXECUTE p_{name}({two})")).await?, 0, "another parameter of {ty}");
+
+        let subquery = |id: usize| with(&format!("(SELECT {name} FROM t WHERE id = {id})"));
+        both.same(&subquery(35)).await?;
+        assert_eq!(both.same(&subquery(36)).await?, 0, "another scalar subquery of {ty}");
+    }
+    Ok(())
+}
