@@ -6,7 +6,9 @@ use arrow::array::{Array, ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow::datatypes::{DataType, Field, Schema, TimeUnit};
 
 use crate::error::GpuResult;
-use crate::kernels::expr::{ArithOp, CompareOp, Expr, Scalar, ValueType, Zone, check};
+use crate::kernels::expr::{
+    ArithOp, CompareOp, Expr, Function, IntegerFn, Scalar, ValueType, Zone, check,
+};
 use crate::kernels::program::Segment;
 use crate::kernels::select::array_of;
 use crate::memory::{LaunchScope, ShaderSource, upload};
@@ -249,6 +251,11 @@ pub(crate) fn cast(expr: Arc<Expr>, to: ValueType) -> Arc<Expr> {
     Arc::new(Expr::Cast { expr, to })
 }
 
+/// A function of the integer family.
+pub(crate) fn call(function: IntegerFn, args: Vec<Arc<Expr>>, ty: ValueType) -> Arc<Expr> {
+    Arc::new(Expr::Call { function: Function::Integer(function), args, ty })
+}
+
 /// Arithmetic with the result type that Arrow gives.
 pub(crate) fn arith(op: ArithOp, left: Arc<Expr>, right: Arc<Expr>) -> Arc<Expr> {
     let ty = match (left.value_type(), right.value_type()) {
@@ -329,8 +336,10 @@ impl ExprGen<'_> {
             UInt64 => &[UInt8, UInt16, UInt32],
             _ => &[],
         };
-        match self.rng.below(6) {
+        match self.rng.below(8) {
             0 => Arc::new(Expr::Negate(self.expr(ty, depth - 1))),
+            6 => self.guarded_division(ty, depth - 1),
+            7 => self.integer_call(ty, depth - 1),
             1 if !narrower.is_empty() => {
                 let from = self.rng.pick(narrower);
                 cast(self.expr(from, depth - 1), ty)
@@ -342,6 +351,31 @@ impl ExprGen<'_> {
                 arith(op, left, self.expr(ty, depth - 1))
             }
         }
+    }
+
+    /// Division by what is not zero, mostly; sometimes by anything.
+    fn guarded_division(&mut self, ty: ValueType, depth: usize) -> Arc<Expr> {
+        let (left, right) = (self.expr(ty, depth), self.expr(ty, depth));
+        let function = self.rng.pick(&[IntegerFn::Divide, IntegerFn::Remainder]);
+        let division = call(function, vec![left, Arc::clone(&right)], ty);
+        if self.rng.one_in(8) {
+            return division;
+        }
+        self.params.push((ty, Some(0)));
+        let zero = param(self.params.len() - 1, ty);
+        let branches = vec![(cmp(CompareOp::NotEq, right, zero), division)];
+        Arc::new(Expr::Case { branches, otherwise: None, ty })
+    }
+
+    fn integer_call(&mut self, ty: ValueType, depth: usize) -> Arc<Expr> {
+        use IntegerFn::*;
+        let function = self.rng.pick(&[BitAnd, BitOr, BitXor, ShiftLeft, ShiftRight, Greatest, Least]);
+        if self.rng.one_in(3) {
+            let from = self.rng.pick(&[Boolean, Int8, Int32, Int64, UInt16, UInt32, UInt64]);
+            return call(Convert { safe: true }, vec![self.expr(from, depth)], ty);
+        }
+        let (left, right) = (self.expr(ty, depth), self.expr(ty, depth));
+        call(function, vec![left, right], ty)
     }
 
     /// A decimal of exactly the type: a cast of something of no greater scale.

@@ -234,7 +234,7 @@ pub(super) fn wide_literal(v: i128) -> String {
 }
 
 /// The least value of a signed integer type.
-fn minimum(ty: ValueType) -> String {
+pub(super) fn minimum(ty: ValueType) -> String {
     match ty {
         ValueType::Int8 => "-128i".to_owned(),
         ValueType::Int16 => "-32768i".to_owned(),
@@ -244,7 +244,7 @@ fn minimum(ty: ValueType) -> String {
 }
 
 /// Brings a 32-bit result back into a narrower type.
-fn wrapped(ty: ValueType, text: &str) -> String {
+pub(super) fn wrapped(ty: ValueType, text: &str) -> String {
     match ty {
         ValueType::Int8 => format!("(({text}) << 24u) >> 24u"),
         ValueType::Int16 => format!("(({text}) << 16u) >> 16u"),

@@ -1,26 +1,74 @@
-//! Functions over integers and booleans.
+//! Functions over integers and booleans: checked division, bits, absolute values, casts that may not fit; and the greatest
+//! and least of any types that compare.
 
-use crate::error::GpuResult;
+use crate::error::{GpuError, GpuResult};
 
-use super::ir::ValueType;
-use super::wgsl::{Emitter, Node};
+use super::arith::{minimum, sign_extended, wrapped};
+use super::compare::comparison;
+use super::ir::{CompareOp, ValueType};
+use super::wgsl::{Emitter, Node, faults_of, widened};
+use super::widths::{Class, is_integer, is_signed, is_unsigned, type_bits};
 
-/// Functions over integers and booleans.
+/// Functions over integers and booleans. Unless said otherwise all operands and the result are of one integer type, and
+/// the result is NULL where an operand is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum IntegerFn {}
+pub enum IntegerFn {
+    /// `/`, towards zero; faults for a divisor of 0 and for MIN / -1.
+    Divide,
+    /// `%`, with the sign of the dividend; faults for a divisor of 0. MIN % -1 is 0.
+    Remainder,
+    /// `&`
+    BitAnd,
+    /// `|`
+    BitOr,
+    /// `#`, exclusive or.
+    BitXor,
+    /// `<<`; the count is taken modulo the width of the type.
+    ShiftLeft,
+    /// `>>`, of the sign for signed types; the count is taken modulo the width of the type.
+    ShiftRight,
+    /// Absolute value of a signed integer; faults for MIN.
+    Abs,
+    /// Greatest of the operands that are not NULL, floats in total order; operands of any one type.
+    Greatest,
+    /// Least of the operands that are not NULL, floats in total order; operands of any one type.
+    Least,
+    /// Between integers and booleans; 0 is false, all else true.
+    Convert {
+        /// NULL for what does not fit the result's type, instead of a fault.
+        safe: bool,
+    },
+}
 
 impl IntegerFn {
     /// Whether a value may meet a fault, for all that is known before the data is.
-    pub fn may_fault(self, _args: &[ValueType], _ty: ValueType) -> bool {
-        match self {}
+    pub fn may_fault(self, args: &[ValueType], ty: ValueType) -> bool {
+        match self {
+            IntegerFn::Divide | IntegerFn::Remainder | IntegerFn::Abs => true,
+            IntegerFn::Convert { safe } => !safe && args.iter().any(|from| outside(*from, ty, "").is_some()),
+            _ => false,
+        }
     }
 
     /// Whether the kernels have the function for these types.
     ///
     /// # Errors
     /// A phrase that names the function and the types.
-    pub fn check(self, _args: &[ValueType], _ty: ValueType) -> Result<(), String> {
-        match self {}
+    pub fn check(self, args: &[ValueType], ty: ValueType) -> Result<(), String> {
+        let known = match (self, args) {
+            (IntegerFn::Greatest | IntegerFn::Least, [_, _, ..]) => {
+                ty != ValueType::Null && args.iter().all(|arg| *arg == ty)
+            }
+            (IntegerFn::Convert { .. }, [from]) => {
+                let either = |ty| is_integer(ty) || ty == ValueType::Boolean;
+                either(*from) && either(ty)
+            }
+            (IntegerFn::Abs, [arg]) => is_signed(ty) && *arg == ty,
+            (IntegerFn::Abs | IntegerFn::Convert { .. } | IntegerFn::Greatest | IntegerFn::Least, _) => false,
+            (_, [left, right]) => is_integer(ty) && *left == ty && *right == ty,
+            _ => false,
+        };
+        if known { Ok(()) } else { Err(format!("{self:?} of {args:?} as {ty:?}")) }
     }
 }
 
@@ -28,9 +76,188 @@ impl Emitter<'_> {
     pub(super) fn integer_fn(
         &mut self,
         function: IntegerFn,
-        _args: &[Node],
-        _ty: ValueType,
+        args: &[Node],
+        ty: ValueType,
     ) -> GpuResult<Node> {
-        match function {}
+        use IntegerFn::*;
+        match (function, args) {
+            (Greatest, _) => self.extreme(args, CompareOp::GtEq),
+            (Least, _) => self.extreme(args, CompareOp::LtEq),
+            (Convert { safe }, [e]) => Ok(self.convert(e, ty, safe)),
+            (Abs, [e]) => Ok(self.absolute(e)),
+            (Divide | Remainder, [l, r]) => Ok(self.division(function, l, r)),
+            (BitAnd, [l, r]) => Ok(self.operator(l, r, &format!("{} & {}", l.value, r.value))),
+            (BitOr, [l, r]) => Ok(self.operator(l, r, &format!("{} | {}", l.value, r.value))),
+            (BitXor, [l, r]) => Ok(self.operator(l, r, &format!("{} ^ {}", l.value, r.value))),
+            (ShiftLeft, [l, r]) => Ok(self.operator(l, r, &format!("{} << {}", l.value, shift_count(r)))),
+            (ShiftRight, [l, r]) => Ok(self.operator(l, r, &format!("{} >> {}", l.value, shift_count(r)))),
+            _ => Err(GpuError::Internal(format!("{function:?} of {} operands", args.len()))),
+        }
+    }
+
+    /// A node of the operands' type over both.
+    fn operator(&mut self, l: &Node, r: &Node, text: &str) -> Node {
+        let valid = self.all(&[l.valid.as_deref(), r.valid.as_deref()]);
+        let value = self.name(&wrapped(l.ty, text));
+        Node {
+            value,
+            valid,
+            ty: l.ty,
+            class: l.class,
+            bits: type_bits(l.ty),
+            constant: l.constant && r.constant,
+            faults: faults_of(&[l, r]),
+        }
+    }
+
+    /// A divisor that has no quotient is replaced by 1: MIN % -1 is then right as it is, the rest are faults.
+    fn division(&mut self, function: IntegerFn, l: &Node, r: &Node) -> Node {
+        let (zero, one) = match l.class {
+            Class::I32 => ("0i", "1i"),
+            Class::U32 => ("0u", "1u"),
+            Class::I64 => ("0li", "1li"),
+            _ => ("0lu", "1lu"),
+        };
+        let none = self.name(&format!("{} == {zero}", r.value));
+        let mut replaced = none.clone();
+        let mut faulty = none;
+        if is_signed(l.ty) {
+            let beyond = self.name(&format!("({} == {}) & ({} == -{one})", l.value, minimum(l.ty), r.value));
+            replaced = self.name(&format!("{replaced} | {beyond}"));
+            if function == IntegerFn::Divide {
+                faulty.clone_from(&replaced);
+            }
+        }
+        let divisor = self.name(&format!("select({}, {one}, {replaced})", r.value));
+        let symbol = if function == IntegerFn::Divide { "/" } else { "%" };
+        let mut node = self.operator(l, r, &format!("{} {symbol} {divisor}", l.value));
+        self.fault(&mut node, &faulty);
+        node
+    }
+
+    fn absolute(&mut self, e: &Node) -> Node {
+        let zero = e.class.zero();
+        let negated = self.name(&wrapped(e.ty, &format!("{zero} - {}", e.value)));
+        let value = self.name(&format!("select({0}, {negated}, {0} < {zero})", e.value));
+        // DataFusion computes it on arrays always.
+        let mut node = Node { value, bits: type_bits(e.ty), constant: false, ..e.clone() };
+        self.fault(&mut node, &format!("{} == {}", e.value, minimum(e.ty)));
+        node
+    }
+
+    fn extreme(&mut self, args: &[Node], keeps: CompareOp) -> GpuResult<Node> {
+        let (Some(first), all) = (args.first(), args.iter().collect::<Vec<_>>()) else {
+            return Err(GpuError::Internal("the greatest or least of nothing".to_owned()));
+        };
+        let mut best = first.clone();
+        for next in &args[1..] {
+            let (a, b, class) = self.pair(&best, next, false)?;
+            let mut kept = self.name(&comparison(keeps, class, &a, &b));
+            if let Some(valid) = &best.valid {
+                kept = self.name(&format!("{valid} & {kept}"));
+            }
+            if let Some(valid) = &next.valid {
+                kept = self.name(&format!("{kept} | !{valid}"));
+            }
+            let wide = best.class == Class::Wide || next.class == Class::Wide;
+            let of = |node: &Node| if wide { widened(node) } else { node.value.clone() };
+            best.value = self.name(&format!("select({}, {}, {kept})", of(next), of(&best)));
+            best.valid = match (&best.valid, &next.valid) {
+                (Some(a), Some(b)) => Some(self.name(&format!("{a} | {b}"))),
+                _ => None,
+            };
+            if wide {
+                best.class = Class::Wide;
+            }
+            best.bits = best.bits.max(next.bits);
+        }
+        Ok(Node { faults: faults_of(&all), constant: all.iter().all(|node| node.constant), ..best })
+    }
+
+    fn convert(&mut self, e: &Node, ty: ValueType, safe: bool) -> Node {
+        let class = Class::of(ty, type_bits(ty));
+        let text = match (e.ty, ty) {
+            (from, to) if from == to => e.value.clone(),
+            (ValueType::Boolean, _) => {
+                let one = class.zero().replacen('0', "1", 1);
+                format!("select({}, {one}, {})", class.zero(), e.value)
+            }
+            (_, ValueType::Boolean) => format!("{} != {}", e.value, e.class.zero()),
+            _ => wrapped(ty, &moved(&e.value, e.class, class)),
+        };
+        let value = self.name(&text);
+        let mut node = Node { value, ty, class, bits: type_bits(ty), ..e.clone() };
+        if let Some(outside) = outside(e.ty, ty, &e.value) {
+            if safe {
+                let fits = self.name(&format!("!({outside})"));
+                node.valid = self.all(&[e.valid.as_deref(), Some(&fits)]);
+            } else {
+                self.fault(&mut node, &outside);
+            }
+        }
+        node
+    }
+}
+
+/// The count of a shift, below the width of the shifted type.
+fn shift_count(count: &Node) -> String {
+    let mask = type_bits(count.ty) - 1;
+    match count.class {
+        Class::I32 => format!("(bitcast<u32>({}) & {mask}u)", count.value),
+        Class::U32 => format!("({} & {mask}u)", count.value),
+        Class::I64 => format!("u32(bitcast<u64>({}) & {mask}lu)", count.value),
+        _ => format!("u32({} & {mask}lu)", count.value),
+    }
+}
+
+/// Least and greatest value of an integer type; of others 0 and 1.
+fn limits(ty: ValueType) -> (i128, i128) {
+    let bits = u32::from(type_bits(ty));
+    if is_signed(ty) {
+        (-(1i128 << (bits - 1)), (1i128 << (bits - 1)) - 1)
+    } else if is_unsigned(ty) {
+        (0, (1i128 << bits) - 1)
+    } else {
+        (0, 1)
+    }
+}
+
+/// The condition that an integer `value` of type `from` is none of `to`; `None` where all are.
+fn outside(from: ValueType, to: ValueType, value: &str) -> Option<String> {
+    if to == ValueType::Boolean {
+        return None;
+    }
+    let ((least, greatest), (low, high)) = (limits(from), limits(to));
+    let suffix = match (type_bits(from), is_signed(from)) {
+        (64, true) => "li",
+        (64, false) => "lu",
+        (_, true) => "i",
+        _ => "u",
+    };
+    let below = (least < low).then(|| format!("({value} < {low}{suffix})"));
+    let above = (greatest > high).then(|| format!("({value} > {high}{suffix})"));
+    let conditions: Vec<String> = below.into_iter().chain(above).collect();
+    (!conditions.is_empty()).then(|| conditions.join(" | "))
+}
+
+/// An integer in another class, modulo its width.
+fn moved(value: &str, from: Class, to: Class) -> String {
+    let low = |wide: &str| format!("u32({wide} & 0xfffffffflu)");
+    let unsigned = match (from, to) {
+        (from, to) if from == to => return value.to_owned(),
+        (Class::I32, Class::I64) => return sign_extended(value),
+        (Class::I32, Class::U64) => return format!("bitcast<u64>({})", sign_extended(value)),
+        (Class::I32, _) => format!("bitcast<u32>({value})"),
+        (Class::U32, Class::I64 | Class::U64) => format!("u64({value})"),
+        (Class::U32, _) => value.to_owned(),
+        (Class::I64, Class::U64) => format!("bitcast<u64>({value})"),
+        (Class::I64, _) => low(&format!("bitcast<u64>({value})")),
+        (_, Class::I64) => value.to_owned(),
+        _ => low(value),
+    };
+    match to {
+        Class::I32 => format!("bitcast<i32>({unsigned})"),
+        Class::I64 => format!("bitcast<i64>({unsigned})"),
+        _ => unsigned,
     }
 }

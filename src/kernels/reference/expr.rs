@@ -132,7 +132,7 @@ fn kleene(a: Scalar, b: Scalar, decides: i128) -> Scalar {
 }
 
 /// An integer as its type holds it after wrapping.
-fn wrap(ty: ValueType, value: i128) -> i128 {
+pub(super) fn wrap(ty: ValueType, value: i128) -> i128 {
     let spare = 128 - u32::from(type_bits(ty));
     if is_signed(ty) { (value << spare) >> spare } else { ((value as u128) << spare >> spare) as i128 }
 }

@@ -18,7 +18,7 @@ use datafusion::physical_expr::expressions::{
 use datafusion::scalar::ScalarValue;
 
 use crate::kernels::expr::widths::{is_integer, type_bits};
-use crate::kernels::expr::{ArithOp, CompareOp, Expr, Scalar, ValueType};
+use crate::kernels::expr::{ArithOp, CompareOp, Expr, Function, Scalar, ValueType};
 use crate::kernels::program::Program;
 use crate::kernels::reduce::{AggregateKind, AggregateSpec};
 use crate::kernels::select::array_of;
@@ -26,6 +26,8 @@ use crate::kernels::testkit::*;
 
 use super::*;
 use ValueType::*;
+
+mod integer;
 
 fn scalar(ty: ValueType, value: Scalar) -> ScalarValue {
     ScalarValue::try_from_array(&array_of(ty, &[value]).expect("array"), 0).expect("scalar")
@@ -75,7 +77,10 @@ fn physical(expr: &Expr, params: &[(ValueType, Scalar)], schema: &Schema) -> Arc
             let branches = branches.iter().map(|(when, then)| (go(when), go(then))).collect();
             Arc::new(CaseExpr::try_new(None, branches, otherwise.as_ref().map(go)).expect("CASE"))
         }
-        // Functions are held to DataFusion by tests of their own.
+        Expr::Call { function: Function::Integer(function), args, ty } => {
+            integer::physical(*function, args.iter().map(go).collect(), *ty, schema)
+        }
+        // The other functions are held to DataFusion by tests of their own.
         Expr::Call { .. } => unreachable!("{expr:?}"),
     }
 }

@@ -15,6 +15,8 @@ use super::plan::{SCAN_BLOCK, TILE};
 use super::*;
 use ValueType::*;
 
+mod integer;
+
 type Data = (Vec<ArrayRef>, usize);
 
 async fn answer(

@@ -8,7 +8,6 @@ use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::CaseExpr;
 
 use crate::kernels::expr::{CompareOp, Expr, ValueType};
-use crate::optimizer::types::is_float;
 
 use super::{Lowered, Lowering};
 
@@ -74,14 +73,15 @@ impl Lowering {
         self.lower(operand)
     }
 
-    fn null(&mut self, data_type: &DataType, ty: ValueType) -> Arc<Expr> {
+    pub(super) fn null(&mut self, data_type: &DataType, ty: ValueType) -> Arc<Expr> {
         self.literal(ScalarValue::try_from(data_type).unwrap_or(ScalarValue::Null), ty)
     }
 }
 
 /// Equality of two values of one type as Arrow has it: floats by their bits. NULL where either is.
 pub(super) fn same_bits(left: Arc<Expr>, right: Arc<Expr>) -> Arc<Expr> {
-    Arc::new(if is_float(left.value_type()) {
+    let float = matches!(left.value_type(), ValueType::Float16 | ValueType::Float32 | ValueType::Float64);
+    Arc::new(if float {
         Expr::InList { expr: left, list: vec![right], negated: false }
     } else {
         Expr::Compare { op: CompareOp::Eq, left, right }

@@ -33,7 +33,7 @@ pub(super) struct Conversion<'a> {
 type Family = fn(&mut Lowering, &Conversion<'_>) -> Option<Lowered>;
 
 /// Asked in turn, after the casts that keep every value.
-const FAMILIES: &[Family] = &[Lowering::float_cast, temporal::cast];
+const FAMILIES: &[Family] = &[Lowering::integer_cast, Lowering::float_cast, temporal::cast];
 
 impl Lowering {
     /// A cast of `operand` to `to`. `safe` casts give NULL where others raise.

@@ -11,6 +11,7 @@ mod compare;
 mod constant;
 mod float;
 mod function;
+mod integer;
 mod temporal;
 #[cfg(test)]
 mod tests;
@@ -46,7 +47,7 @@ pub(super) const OTHER_BINDINGS: usize = 6;
 type OperatorFamily = fn(&mut Lowering, &Arc<dyn PhysicalExpr>, &BinaryExpr) -> Option<Lowered>;
 
 /// Asked in turn.
-const OPERATORS: &[OperatorFamily] = &[temporal::operator];
+const OPERATORS: &[OperatorFamily] = &[Lowering::integer_operator, temporal::operator];
 
 /// An expression could not be lowered; the reasons are with the [`Lowering`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

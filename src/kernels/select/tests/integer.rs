@@ -1,0 +1,195 @@
+//! Functions of the integer family and CASE on the device, against their twins.
+
+use crate::kernels::expr::{IntegerFn, widths};
+
+use super::*;
+
+const INTEGERS: [ValueType; 8] = [Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64];
+
+fn array(ty: ValueType, values: &[Scalar]) -> ArrayRef {
+    array_of(ty, values).expect("array")
+}
+
+/// Operators on all pairs of edge values that have a result, around the size of a workgroup and with odd offsets.
+#[tokio::test]
+async fn operators_on_edge_pairs() {
+    use IntegerFn::*;
+    let functions = [Divide, Remainder, BitAnd, BitOr, BitXor, ShiftLeft, ShiftRight, Greatest, Least];
+    let scopes = CHECKS.map(|checks| scope(&with_checks(checks)));
+    for types in INTEGERS.chunks(4) {
+        let (mut columns, mut outputs) = (vec![], vec![]);
+        for &ty in types {
+            let (left, right) = edge_pairs(ty, ty);
+            let pairs = left.into_iter().zip(right).filter(|(x, y)| {
+                let minimum = edges(ty).into_iter().min();
+                *y != Some(0) && !(widths::is_signed(ty) && *x == minimum && *y == Some(-1))
+            });
+            let (left, right): (Vec<Scalar>, Vec<Scalar>) = pairs.unzip();
+            let (l, r) = (col(columns.len(), ty), col(columns.len() + 1, ty));
+            outputs.extend(functions.map(|f| call(f, vec![Arc::clone(&l), Arc::clone(&r)], ty)));
+            columns.extend([(ty, left), (ty, right)]);
+        }
+        let data: Vec<Data> = [1, 255, 256, 257, 900]
+            .into_iter()
+            .map(|rows| {
+                let cycled = |(ty, values): &(ValueType, Vec<Scalar>)| {
+                    let long: Vec<Scalar> = values.iter().copied().cycle().take(rows + 5).collect();
+                    array(*ty, &long).slice(5, rows)
+                };
+                (columns.iter().map(cycled).collect(), rows)
+            })
+            .collect();
+        let program = Program::default();
+        let twin = twin_answer(&program, &outputs, &data);
+        assert!(twin.iter().all(|result| !result.fault));
+        for (scope, checks) in scopes.iter().zip(CHECKS) {
+            let device = answer(scope, &program, &outputs, &data).await;
+            assert_equal(&device, &twin, &format!("{types:?}, checks {checks:?}"));
+        }
+    }
+}
+
+/// One segment a pair, since a fault voids its segment: exactly those fault that have no result.
+#[tokio::test]
+async fn faults_of_division_and_absolute_values() {
+    let scope = scope(&device());
+    for ty in [Int8, Int32, Int64, UInt8, UInt64] {
+        let (left, right) = edge_pairs(ty, ty);
+        let data: Vec<Data> = left
+            .into_iter()
+            .zip(right)
+            .filter(|(_, y)| y.is_none_or(|y| (-1..2).contains(&y)))
+            .map(|(x, y)| (vec![array(ty, &[Some(1), x]), array(ty, &[Some(1), y])], 2))
+            .collect();
+        let mut faults = 0;
+        for function in [IntegerFn::Divide, IntegerFn::Remainder, IntegerFn::Abs] {
+            let args =
+                if function == IntegerFn::Abs { vec![col(0, ty)] } else { vec![col(0, ty), col(1, ty)] };
+            let expr = call(function, args, ty);
+            if crate::kernels::expr::check(&expr).is_err() {
+                continue;
+            }
+            let outputs = [expr];
+            let device = answer(&scope, &Program::default(), &outputs, &data).await;
+            faults += device.iter().filter(|result| result.fault).count();
+            assert_same(&device, &Program::default(), &outputs, &data, &format!("{function:?} of {ty:?}"));
+        }
+        assert!(faults > 0 && faults < 3 * data.len(), "{faults} faults of {ty:?}");
+    }
+}
+
+/// TRY_CAST of everything in one shader a source type; CAST a segment a value.
+#[tokio::test]
+async fn casts_in_all_directions() {
+    let scope = scope(&device());
+    let types = [INTEGERS.as_slice(), &[Boolean]].concat();
+    for &from in &types {
+        let range = edges(from);
+        let inside = |v: &i128| range.iter().min() <= Some(v) && Some(v) <= range.iter().max();
+        let around = types.iter().flat_map(|&ty| edges(ty)).flat_map(|v| [v - 1, v, v + 1]);
+        let values: Vec<Scalar> = around.filter(inside).map(Some).chain([None]).collect();
+        let data = vec![(vec![array(from, &values)], values.len())];
+        let convert = |safe, to| call(IntegerFn::Convert { safe }, vec![col(0, from)], to);
+        let outputs: Vec<Arc<Expr>> = types.iter().map(|&to| convert(true, to)).collect();
+        let device = answer(&scope, &Program::default(), &outputs, &data).await;
+        assert_same(&device, &Program::default(), &outputs, &data, &format!("TRY_CAST of {from:?}"));
+
+        if !matches!(from, Int16 | Int32 | Int64 | UInt64) {
+            continue;
+        }
+        let data: Vec<Data> = edges(from)
+            .into_iter()
+            .flat_map(|v| [v, v / 2])
+            .map(|v| (vec![array(from, &[None, Some(v)])], 2))
+            .collect();
+        for to in [Int8, UInt8, Int32, UInt32, Int64, UInt64] {
+            let outputs = [convert(false, to)];
+            let device = answer(&scope, &Program::default(), &outputs, &data).await;
+            assert_same(
+                &device,
+                &Program::default(),
+                &outputs,
+                &data,
+                &format!("CAST of {from:?} to {to:?}"),
+            );
+        }
+    }
+}
+
+/// Greatest and least of every type, NULLs among them, and CASE over every type.
+#[tokio::test]
+async fn extremes_and_cases_of_every_type() {
+    let scope = scope(&device());
+    for types in TYPES.chunks(6) {
+        let (mut columns, mut outputs, mut rows) = (vec![], vec![], 0);
+        for &ty in types {
+            let (left, right) = edge_pairs(ty, ty);
+            let (l, r) = (col(columns.len(), ty), col(columns.len() + 1, ty));
+            rows = rows.max(left.len());
+            columns.extend([(ty, left), (ty, right)]);
+            for function in [IntegerFn::Greatest, IntegerFn::Least] {
+                outputs.push(call(function, vec![Arc::clone(&l), Arc::clone(&r)], ty));
+            }
+            let branches = vec![
+                (cmp(CompareOp::Lt, Arc::clone(&l), Arc::clone(&r)), Arc::clone(&r)),
+                (Arc::new(Expr::IsNull(Arc::clone(&l))), Arc::clone(&r)),
+            ];
+            outputs.push(Arc::new(Expr::Case { branches: branches.clone(), otherwise: Some(l), ty }));
+            outputs.push(Arc::new(Expr::Case { branches, otherwise: None, ty }));
+        }
+        let padded = |(ty, values): (ValueType, Vec<Scalar>)| {
+            array(ty, &values.iter().copied().cycle().take(rows).collect::<Vec<_>>())
+        };
+        let data = vec![(columns.into_iter().map(padded).collect(), rows)];
+        let device = answer(&scope, &Program::default(), &outputs, &data).await;
+        assert_same(&device, &Program::default(), &outputs, &data, &format!("{types:?}"));
+    }
+}
+
+/// Faults count for the rows that meet them: a condition for rows that no branch took before, a value for rows that take
+/// it. One segment a row of all combinations.
+#[tokio::test]
+async fn faults_of_cases() {
+    let scope = scope(&device());
+    let ty = Int32;
+    let few = [None, Some(0), Some(1), Some(7)];
+    let data: Vec<Data> = few
+        .iter()
+        .flat_map(|&a| few.iter().map(move |&b| (a, b)))
+        .flat_map(|(a, b)| few.iter().map(move |&c| [a, b, c]))
+        .map(|row| (row.iter().map(|v| array(ty, &[*v])).collect(), 1))
+        .collect();
+    let (a, b, c) = (col(0, ty), col(1, ty), col(2, ty));
+    let divide =
+        |l: &Arc<Expr>, r: &Arc<Expr>| call(IntegerFn::Divide, vec![Arc::clone(l), Arc::clone(r)], ty);
+    let not_zero = |e: &Arc<Expr>| cmp(CompareOp::NotEq, Arc::clone(e), param(0, ty));
+    let one = |e: Arc<Expr>| cmp(CompareOp::Eq, e, param(1, ty));
+    let case = |branches, otherwise| Arc::new(Expr::Case { branches, otherwise, ty });
+    let guarded = case(vec![(not_zero(&b), divide(&a, &b))], None);
+    let cases = [
+        Arc::clone(&guarded),
+        case(vec![(not_zero(&a), divide(&a, &b))], Some(divide(&b, &c))),
+        case(
+            vec![(not_zero(&b), Arc::clone(&a)), (one(divide(&a, &c)), Arc::clone(&b))],
+            Some(divide(&c, &a)),
+        ),
+        case(vec![(one(Arc::clone(&guarded)), divide(&b, &c)), (not_zero(&c), Arc::clone(&guarded))], None),
+        // A part that is shared, once guarded and once not.
+        case(
+            vec![(not_zero(&a), divide(&a, &b)), (one(divide(&a, &b)), Arc::clone(&c))],
+            Some(Arc::clone(&b)),
+        ),
+    ];
+    let mut program = Program { selection: None, params: vec![(ty, Some(0)), (ty, Some(1))] };
+    for (number, expr) in cases.into_iter().enumerate() {
+        let outputs = [Arc::clone(&expr)];
+        let device = answer(&scope, &program, &outputs, &data).await;
+        let faults = device.iter().filter(|result| result.fault).count();
+        assert_eq!(faults > 0, number > 0, "case {number}: {faults} of {} faults", data.len());
+        assert_same(&device, &program, &outputs, &data, &format!("case {number}"));
+        program.selection = Some(one(expr));
+        let device = answer(&scope, &program, &[], &data).await;
+        assert_same(&device, &program, &[], &data, &format!("selection by case {number}"));
+        program.selection = None;
+    }
+}
