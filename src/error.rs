@@ -15,7 +15,7 @@ pub enum GpuError {
     NoAdapter(String),
     /// A reservation would exceed the device memory limit.
     #[error(
-        "out of device memory: {consumer} needs {need} bytes, {used} of {limit} bytes are in use ({holders}); raise gpu.memory_limit"
+        "out of device memory: {consumer} needs {need} bytes, {used} of {limit} bytes are in use ({holders}); {advice}"
     )]
     OutOfDeviceMemory {
         /// Who asked, e.g. `GpuAggregateExec[0]`.
@@ -28,6 +28,8 @@ pub enum GpuError {
         limit: u64,
         /// The largest holders, as text.
         holders: String,
+        /// What helps against it.
+        advice: &'static str,
     },
     /// The driver refused an allocation although the ledger had room.
     #[error(

@@ -1,4 +1,4 @@
-//! `gpu_memory()`: who holds device memory.
+//! `gpu_memory()`: who holds device memory, who was promised some, and who waits for it.
 
 use std::sync::Arc;
 
@@ -32,8 +32,12 @@ impl Source for Memory {
         for device in runtime(NAME, session)?.devices() {
             let ledger = device.ledger();
             let held = ledger.holders().into_iter().map(|(holder, bytes)| (Some(holder), "held", bytes));
+            let promised =
+                ledger.promised().into_iter().map(|(holder, bytes)| (Some(holder), "promised", bytes));
+            let waiting =
+                ledger.waiting().into_iter().map(|(holder, bytes)| (Some(holder), "waiting", bytes));
             let idle = Some((None, "idle", ledger.idle())).filter(|(_, _, bytes)| *bytes > 0);
-            for (holder, state, count) in held.chain(idle) {
+            for (holder, state, count) in held.chain(promised).chain(waiting).chain(idle) {
                 adapters.push(device.caps().name.clone());
                 holders.push(holder);
                 states.push(state);

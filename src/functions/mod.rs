@@ -6,7 +6,7 @@
 //! | `gpu_devices()` | adapter | `index`, `name`, `kind`, `backend`, `driver`, `driver_info`, `int64`, `float64`, `memory_bytes` (NULL where the backend does not tell), `selected` (the one that `gpu.adapter` and `gpu.allow_software_adapter` choose), `usable`, `why_not` (NULL when usable) |
 //! | `gpu_options()` | `gpu.*` option | `name`, `value`, `default`, `description` |
 //! | `gpu_explain('SELECT ...')` | node of the query's CPU plan, the root first | `depth`, `node`, `placement` (`gpu`, `part_of_gpu`, `transparent`, `cpu`), `code`, `sentence`, `expression`; several reasons are joined with `; ` |
-//! | `gpu_memory()` | holder of memory on a device that is open, and the buffers that wait for reuse | `adapter`, `holder` (NULL for those buffers), `state` (`held`, `idle`), `bytes` |
+//! | `gpu_memory()` | holder of memory on a device that is open, who was promised more or waits for it, and the buffers that wait for reuse | `adapter`, `holder` (NULL for those buffers), `state` (`held`, `promised`, `waiting`, `idle`), `bytes` |
 //! | `gpu_fallbacks()` | remembered run-time fallback of this process, the latest first | `time`, `session_id`, `query_id`, `query`, `node`, `scope`, `code`, `message`, `forbidden` |
 //!
 //! Each scan is a snapshot, taken when the query is planned. Only the selected adapter is opened, and none while the GPU is

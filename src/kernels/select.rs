@@ -17,17 +17,19 @@ use arrow::buffer::{BooleanBuffer, NullBuffer};
 use tracing::Instrument;
 
 use crate::error::{GpuError, GpuResult};
+use crate::memory::download::MAX_READBACK;
+use crate::memory::pool::size_class;
 use crate::memory::{BufferSlice, DeviceCaps, LaunchScope, Pipeline, download_timed};
 
+use super::expr::Expr;
 use super::expr::widths::type_bits;
-use super::expr::{Expr, ValueType};
 use super::launch::{Grid, argument_slices, bind, bind_slices, check_bindings, dispatch, plan_grid};
 use super::program::{ColumnShape, Program, Segment, column_shapes, columns_of};
-use super::shader::argument_block;
+use super::shader::{argument_block, argument_words};
 use buffers::{Known, Placed, Work, region_words};
 use plan::{
-    GATHER_COST, GatherPlan, MaskPlan, SCAN_COST, TILE_WORDS, bindings_of, gather_plans, mask_bindings,
-    scan_shader,
+    GATHER_COST, GatherPlan, MaskPlan, SCAN_BLOCK, SCAN_COST, TILE, TILE_WORDS, bindings_of, gather_plans,
+    mask_bindings, scan_shader,
 };
 
 pub(crate) use arrays::array_of;
@@ -95,17 +97,42 @@ pub fn select_bindings(program: &Program, outputs: &[Arc<Expr>], columns: &[Colu
     gather.fold(mask, u32::max)
 }
 
-/// About the most device bytes that [`select`] holds beside its columns for `rows` rows: mask, outputs and their read-back.
+/// The most device bytes that [`select`] holds beside its columns for a segment of `rows` rows: mask and counts, outputs,
+/// arguments, and what is read back, each rounded as buffers are.
 pub fn select_bytes(program: &Program, outputs: &[Arc<Expr>], rows: usize) -> u64 {
-    let bits = |expr: &Arc<Expr>| match expr.value_type() {
-        ValueType::Boolean => 2,
-        ValueType::Decimal { .. } => 129,
-        ty if type_bits(ty) == 64 => 65,
-        _ => 33,
-    };
-    let mask = if program.selection.is_some() { 2 } else { 0 };
-    let bits: u64 = outputs.iter().map(bits).sum::<u64>() + mask;
-    (rows as u64).saturating_mul(bits).div_ceil(8).saturating_mul(2)
+    /// What the passes' timestamps take.
+    const TIMESTAMPS: u64 = 512;
+    let class = |bytes: u64| size_class(bytes.max(16).next_multiple_of(16));
+    // A sum that is spread over up to so many buffers.
+    let spread = |bytes: u64, buffers: u64| bytes.saturating_add(bytes / 4).saturating_add(256 * buffers);
+    let mut kernels = (outputs.len() as u64).max(1);
+    let (mut held, mut read) = (class(16) + class(TIMESTAMPS), 16 + TIMESTAMPS);
+    if program.selection.is_some() {
+        let tiles = (rows as u64).div_ceil(u64::from(TILE));
+        let mask = 4 * tiles * u64::from(TILE_WORDS);
+        let blocks = tiles.div_ceil(u64::from(SCAN_BLOCK));
+        held += class(mask) + 2 * class(4 * tiles) + 2 * class(4 * blocks);
+        read += mask;
+        kernels += 3;
+    }
+    let mut regions = 0;
+    for output in outputs {
+        let words = match type_bits(output.value_type()) {
+            1 => 0,
+            bits => u64::from(bits).div_ceil(32),
+        };
+        regions += if words == 0 { 2 } else { 1 };
+        let bytes = (rows as u64).saturating_mul(4 * words);
+        held = held.saturating_add(if words == 0 { 0 } else { class(bytes) });
+        read = read.saturating_add(bytes.next_multiple_of(16));
+    }
+    let bits = regions * 4 * u64::from(region_words(rows));
+    let columns = columns_of(outputs.iter().chain(&program.selection)).len();
+    let words = argument_words(columns, program.params.len()) as u64;
+    let arguments = class((4 * words).next_multiple_of(256));
+    held.saturating_add(spread(bits, outputs.len() as u64))
+        .saturating_add(spread(read.saturating_add(bits), 1 + read / MAX_READBACK))
+        .saturating_add(2 * kernels * arguments)
 }
 
 /// The shaders that [`select`] runs. Pure: needs no device.

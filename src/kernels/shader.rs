@@ -129,6 +129,11 @@ pub(crate) fn column_bindings(columns: &[ColumnShape]) -> u32 {
     1 + columns.iter().map(|shape| 1 + u32::from(shape.nullable)).sum::<u32>()
 }
 
+/// Words of an argument block at most, for so many columns and parameters.
+pub(crate) fn argument_words(columns: usize, params: usize) -> usize {
+    MASKS_AT + columns + 5 * params
+}
+
 /// First word of the parameters.
 pub(crate) fn params_at(columns: &[ColumnShape]) -> usize {
     MASKS_AT + columns.iter().filter(|shape| shape.nullable).count()

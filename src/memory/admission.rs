@@ -2,11 +2,13 @@
 //!
 //! A work (the upload, kernels and read-back of one batch) tells how many bytes it expects to hold. It is let in when they fit
 //! beside what is held and what others were promised, first come, first served: so queries that run at once take turns
-//! instead of failing each other. No work waits for admission while it holds one, and a work that would be alone is always
+//! instead of failing each other. Only who waits because of a limit of its own, lower than that of others, is passed by some
+//! of them. No work waits for admission while it holds one, and a work that would be alone is always
 //! let in; so the queue never stands still.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
@@ -18,6 +20,12 @@ static MOST: LazyLock<usize> = LazyLock::new(|| {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     (2 * cores).clamp(4, 32)
 });
+
+/// How long nobody is let in alone for the driver's sake after that was in vain.
+const VAIN: Duration = Duration::from_secs(5);
+
+/// Works that may be let in before one that came earlier and that only its own, lower limit keeps waiting.
+const MOST_PASSING: u32 = 8;
 
 /// What a work needs to be let in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,12 +40,21 @@ pub enum Need {
 #[derive(Debug, Default)]
 pub(super) struct Admission {
     next: u64,
-    /// Bytes that each work was promised and does not hold yet.
-    running: HashMap<u64, u64>,
+    running: HashMap<u64, Running>,
     promised: u64,
     /// The work that runs wants no other beside it.
     alone: bool,
     waiting: VecDeque<Waiter>,
+    /// When the driver last refused memory to a work that was alone.
+    refused_alone: Option<Instant>,
+}
+
+/// A work that was let in.
+#[derive(Debug)]
+struct Running {
+    /// Bytes that it was promised and does not hold yet.
+    promise: u64,
+    consumer: Arc<str>,
 }
 
 #[derive(Debug)]
@@ -45,7 +62,20 @@ struct Waiter {
     id: u64,
     need: Need,
     limit: u64,
+    consumer: Arc<str>,
+    /// Works that came later and were let in before.
+    passed: u32,
     sender: oneshot::Sender<Grant>,
+}
+
+impl Waiter {
+    /// Bytes that it wants to be promised; all there are to be alone.
+    fn wanted(&self) -> u64 {
+        match self.need {
+            Need::Bytes(bytes) => bytes.min(self.limit),
+            Need::Alone => u64::MAX,
+        }
+    }
 }
 
 /// Somebody who can be told that he was let in.
@@ -61,7 +91,17 @@ impl Admission {
     }
 
     fn promise(&self, id: u64) -> u64 {
-        self.running.get(&id).copied().unwrap_or(0)
+        self.running.get(&id).map_or(0, |work| work.promise)
+    }
+
+    /// What each work was promised and does not hold yet.
+    pub(super) fn promises(&self) -> impl Iterator<Item = (Arc<str>, u64)> {
+        self.running.values().map(|work| (Arc::clone(&work.consumer), work.promise))
+    }
+
+    /// What each work that waits needs; its limit where it wants all there is.
+    pub(super) fn needs(&self) -> impl Iterator<Item = (Arc<str>, u64)> {
+        self.waiting.iter().map(|waiter| (Arc::clone(&waiter.consumer), waiter.wanted().min(waiter.limit)))
     }
 
     /// Works that were let in and have not ended.
@@ -76,56 +116,75 @@ impl Admission {
 
     /// Takes up to `bytes` out of the promise of `id`, because they are held now.
     pub(super) fn draw(&mut self, id: Option<u64>, bytes: u64) -> u64 {
-        let Some(promise) = id.and_then(|id| self.running.get_mut(&id)) else { return 0 };
-        let drawn = bytes.min(*promise);
-        *promise -= drawn;
+        let Some(work) = id.and_then(|id| self.running.get_mut(&id)) else { return 0 };
+        let drawn = bytes.min(work.promise);
+        work.promise -= drawn;
         self.promised -= drawn;
         drawn
     }
 
     /// Gives drawn bytes back to a work that goes on.
     pub(super) fn refund(&mut self, id: Option<u64>, bytes: u64) {
-        if let Some(promise) = id.and_then(|id| self.running.get_mut(&id)) {
-            *promise += bytes;
+        if let Some(work) = id.and_then(|id| self.running.get_mut(&id)) {
+            work.promise += bytes;
             self.promised += bytes;
         }
     }
 
     /// Queues a work; the receiver gets its grant.
-    fn enqueue(&mut self, need: Need, limit: u64) -> (u64, oneshot::Receiver<Grant>) {
+    fn enqueue(&mut self, need: Need, limit: u64, consumer: &Arc<str>) -> (u64, oneshot::Receiver<Grant>) {
         let (sender, receiver) = oneshot::channel();
         let id = self.next;
         self.next += 1;
-        self.waiting.push_back(Waiter { id, need, limit, sender });
+        let consumer = Arc::clone(consumer);
+        self.waiting.push_back(Waiter { id, need, limit, consumer, passed: 0, sender });
         (id, receiver)
     }
 
-    /// Lets in the first of those who wait, as many as fit beside `reserved` bytes.
-    pub(super) fn let_in(&mut self, reserved: u64) -> Vec<Admitted> {
+    /// Lets in those who wait, in their order, as many as fit beside `reserved` bytes; `returning` tells that some of those
+    /// will soon be there again.
+    pub(super) fn let_in(&mut self, reserved: u64, returning: bool) -> Vec<Admitted> {
         let mut admitted = vec![];
-        while let Some(first) = self.waiting.front() {
-            let room = first.limit.saturating_sub(reserved.saturating_add(self.promised));
-            let wanted = match first.need {
-                Need::Bytes(bytes) => bytes.min(first.limit),
-                Need::Alone => u64::MAX,
-            };
-            let fits = wanted <= room && !self.alone && self.running.len() < *MOST;
-            if !fits && !self.running.is_empty() {
-                break;
-            }
-            let promise = wanted.min(room);
-            if let Some(Waiter { id, sender, need, .. }) = self.waiting.pop_front() {
-                self.running.insert(id, promise);
-                self.alone = need == Need::Alone;
-                self.promised += promise;
-                admitted.push(Admitted { id, sender });
-            }
+        while let Some(at) = self.next(reserved, returning) {
+            let Some(waiter) = self.waiting.remove(at) else { break };
+            self.waiting.iter_mut().take(at).for_each(|earlier| earlier.passed += 1);
+            let promise = waiter.wanted().min(self.room(&waiter, reserved));
+            let Waiter { id, sender, need, consumer, .. } = waiter;
+            self.running.insert(id, Running { promise, consumer });
+            self.alone = need == Need::Alone;
+            self.promised += promise;
+            admitted.push(Admitted { id, sender });
         }
         admitted
     }
 
+    fn room(&self, waiter: &Waiter, reserved: u64) -> u64 {
+        waiter.limit.saturating_sub(reserved.saturating_add(self.promised))
+    }
+
+    /// Who is to be let in next. The first, unless it is its own limit that keeps it waiting: then some of those who came
+    /// later and have a higher one go first.
+    fn next(&self, reserved: u64, returning: bool) -> Option<usize> {
+        let full = self.alone || self.running.len() >= *MOST;
+        let mut blocked = None;
+        for (at, waiter) in self.waiting.iter().enumerate() {
+            if blocked.is_some_and(|limit| waiter.limit <= limit) {
+                continue;
+            }
+            let fits = waiter.wanted() <= self.room(waiter, reserved) && !full;
+            if fits || (self.running.is_empty() && !returning) {
+                return Some(at);
+            }
+            if full || waiter.need == Need::Alone || waiter.passed >= MOST_PASSING {
+                return None;
+            }
+            blocked = Some(waiter.limit);
+        }
+        None
+    }
+
     fn end(&mut self, id: u64) {
-        self.promised -= self.running.remove(&id).unwrap_or(0);
+        self.promised -= self.running.remove(&id).map_or(0, |work| work.promise);
         if self.running.is_empty() {
             self.alone = false;
         }
@@ -169,14 +228,30 @@ impl Drop for Place<'_> {
 
 impl DeviceLedger {
     /// Waits until a work may begin. Cancel safe.
-    pub(super) async fn admit(self: &Arc<Self>, need: Need, limit: u64) -> Option<Grant> {
+    pub(super) async fn admit(
+        self: &Arc<Self>,
+        need: Need,
+        limit: u64,
+        consumer: &Arc<str>,
+    ) -> Option<Grant> {
         let limit = limit.min(self.capacity());
-        let (id, receiver) = self.with_admission(|admission| admission.enqueue(need, limit));
+        let (id, receiver) = self.with_admission(|admission| admission.enqueue(need, limit, consumer));
         let place = Place { ledger: self, id };
         // The sender lives in the queue until it is used.
         let grant = receiver.await.ok();
         drop(place);
         grant
+    }
+
+    /// Notes that the driver refused memory to a work that was alone.
+    pub(crate) fn refused_alone(self: &Arc<Self>) {
+        self.with_admission(|admission| admission.refused_alone = Some(Instant::now()));
+    }
+
+    /// Whether a work was refused although it was alone, not long ago: who holds the memory is not one of us.
+    pub(crate) fn alone_is_vain(self: &Arc<Self>) -> bool {
+        let refused = self.with_admission(|admission| admission.refused_alone);
+        refused.is_some_and(|at| at.elapsed() < VAIN)
     }
 
     /// Tells those who were let in; the lock is not held.

@@ -112,6 +112,12 @@ impl SourceBatch {
         }
         Some((Self::new(Arc::clone(&self.schema), first), Self::new(Arc::clone(&self.schema), second)))
     }
+
+    /// The rows of this source and then those of `next`; nothing is on the device.
+    fn join(&self, next: &SourceBatch) -> SourceBatch {
+        let host = self.host.iter().chain(&next.host).cloned().collect();
+        Self::new(Arc::clone(&self.schema), host)
+    }
 }
 
 /// A column of a lazy batch.
@@ -154,6 +160,12 @@ impl GpuBatch {
         let (first, second) = self.source.split()?;
         let over = |source| Self { source: Arc::new(source), ..self.clone() };
         Some((over(first), over(second)))
+    }
+
+    /// The same selection and columns over the rows of this batch and then those of `next`, the other part of a split.
+    pub fn join(self, next: &GpuBatch) -> GpuBatch {
+        let source = self.source.join(&next.source);
+        Self { source: Arc::new(source), ..self }
     }
 
     /// The columns, in order.

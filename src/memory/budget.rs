@@ -24,17 +24,27 @@ pub(crate) trait Reclaim: Send + Sync + fmt::Debug {
 
 /// A cache whose entries are reserved in a ledger, and can be made again: the first to go when memory is short.
 pub trait DeviceCache: Send + Sync + fmt::Debug {
-    /// Drops entries of about `bytes` that nobody uses, or as many as there are. Called without any lock of the ledger.
-    fn evict(&self, bytes: u64);
+    /// Drops entries of about `bytes` that nobody uses, or as many as there are, and gives their bytes. Called without any
+    /// lock of the ledger.
+    fn evict(&self, bytes: u64) -> u64;
 }
 
 /// The pools of an adapter's device generations, shared by the ledgers over that adapter.
 #[derive(Debug, Default)]
 pub(crate) struct PoolRegistry {
     pools: Mutex<Vec<Weak<dyn Reclaim>>>,
+    /// Buffers of all pools that were created and not destroyed yet, in use or not.
+    alive: Arc<PeakMeter>,
+    /// Held while an idle buffer is taken and others make room: so none is missed on its way from idle to held, and whoever
+    /// creates one next waits for the end of those that had to go.
+    room: Mutex<()>,
 }
 
 impl PoolRegistry {
+    pub(crate) fn alive(&self) -> &Arc<PeakMeter> {
+        &self.alive
+    }
+
     pub(crate) fn add(&self, pool: Weak<dyn Reclaim>) {
         let mut pools = self.pools.lock();
         pools.retain(|pool| pool.strong_count() > 0);
@@ -72,6 +82,8 @@ pub struct DeviceLedger {
 struct State {
     reserved: u64,
     peak: u64,
+    /// What of it comes back without anybody's doing: staging memory whose copies are under way.
+    returning: u64,
     holders: HashMap<Arc<str>, u64>,
     admission: Admission,
 }
@@ -107,9 +119,30 @@ impl DeviceLedger {
         self.pools.live().iter().map(|pool| pool.idle_bytes()).sum()
     }
 
+    /// Bytes of the adapter's buffers that exist, whether somebody holds them or they wait for reuse.
+    pub fn alive(&self) -> u64 {
+        self.pools.alive.held()
+    }
+
+    /// The most that [`Self::alive`] ever was. It is counted where buffers are created and destroyed, not where memory is
+    /// reserved, so it can tell whether reservations do their work.
+    pub fn alive_peak(&self) -> u64 {
+        self.pools.alive.peak()
+    }
+
     /// Holders and their bytes, the largest first.
     pub fn holders(&self) -> Vec<(String, u64)> {
-        sorted(&self.state.lock())
+        sorted(self.state.lock().holders.iter().map(|(name, bytes)| (Arc::clone(name), *bytes)))
+    }
+
+    /// What works were promised and do not hold yet, by holder, the largest first.
+    pub fn promised(&self) -> Vec<(String, u64)> {
+        sorted(self.state.lock().admission.promises())
+    }
+
+    /// What works that wait to be let in need, by holder, the largest first.
+    pub fn waiting(&self) -> Vec<(String, u64)> {
+        sorted(self.state.lock().admission.needs())
     }
 
     /// The largest holders in words, e.g. `GpuAggregateExec[0] 64.0 MiB, gpu_cache 1.5 MiB`.
@@ -130,11 +163,26 @@ impl DeviceLedger {
         caches.push(cache);
     }
 
-    /// Asks caches for `bytes`; true if there are any.
-    fn evict(&self, bytes: u64) -> bool {
+    /// Asks one cache after the other for `bytes`, until they have freed as much; gives what they did free.
+    pub(crate) fn evict(&self, bytes: u64) -> u64 {
         let caches: Vec<_> = self.caches.lock().iter().filter_map(Weak::upgrade).collect();
-        caches.iter().for_each(|cache| cache.evict(bytes));
-        !caches.is_empty()
+        let mut freed = 0u64;
+        for cache in caches {
+            if freed >= bytes {
+                break;
+            }
+            freed = freed.saturating_add(cache.evict(bytes - freed));
+        }
+        freed
+    }
+
+    /// Lets `take` take idle buffers that were reserved for; then frees others until they fit `limit` beside what is reserved.
+    fn make_room<T>(&self, limit: u64, take: impl FnOnce() -> T) -> T {
+        let _room = self.pools.room.lock();
+        let taken = take();
+        // In this order: buffers that are given back are idle before they are not reserved any more.
+        self.pools.make_room(self.reserved(), limit);
+        taken
     }
 
     /// Reserves for the work `grant`, whose promise is used up first.
@@ -142,37 +190,45 @@ impl DeviceLedger {
         self: &Arc<Self>,
         consumer: &Arc<str>,
         bytes: u64,
-        limit: u64,
+        own_limit: u64,
         grant: Option<&Arc<Grant>>,
     ) -> GpuResult<Reservation> {
-        let limit = limit.min(self.capacity);
+        let limit = own_limit.min(self.capacity);
+        let advice = if self.capacity < own_limit {
+            "that is all the device has: run fewer queries at once, or lower gpu.batch_rows"
+        } else {
+            "raise gpu.memory_limit"
+        };
         let id = grant.map(|grant| grant.id());
         let attempt = || {
             let mut state = self.state.lock();
             let taken = state.reserved.saturating_add(state.admission.promised_to_others(id));
             if taken.saturating_add(bytes) > limit {
-                return Err((taken.saturating_add(bytes) - limit, state.refusal(consumer, bytes, limit, id)));
+                let excess = taken.saturating_add(bytes) - limit;
+                return Err((excess, state.refusal(consumer, bytes, limit, id, advice)));
             }
             state.reserved += bytes;
             state.peak = state.peak.max(state.reserved);
             *state.holders.entry(Arc::clone(consumer)).or_default() += bytes;
-            Ok((state.admission.draw(id, bytes), state.reserved))
+            Ok(state.admission.draw(id, bytes))
         };
-        let (drawn, reserved) = match attempt() {
-            Err((excess, _)) if self.evict(excess) => attempt(),
+        let drawn = match attempt() {
+            Err((excess, _)) if self.evict(excess) > 0 => attempt(),
             result => result,
         }
         .map_err(|(_, error)| error)?;
-        self.pools.make_room(reserved, limit);
         let (ledger, consumer) = (Arc::clone(self), Arc::clone(consumer));
-        Ok(Reservation { ledger, consumer, bytes, meters: Arc::new([]), grant: id, drawn })
+        Ok(Reservation { ledger, consumer, bytes, meters: Arc::new([]), grant: id, drawn, returning: false })
     }
 
     fn release(self: &Arc<Self>, reservation: &Reservation) {
-        let Reservation { consumer, bytes, grant, drawn, .. } = reservation;
+        let Reservation { consumer, bytes, grant, drawn, returning, .. } = reservation;
         let admitted = {
             let mut state = self.state.lock();
             state.reserved = state.reserved.saturating_sub(*bytes);
+            if *returning {
+                state.returning = state.returning.saturating_sub(*bytes);
+            }
             let left = state.holders.get_mut(consumer).map(|held| {
                 *held = held.saturating_sub(*bytes);
                 *held
@@ -206,28 +262,41 @@ impl DeviceLedger {
 
 impl State {
     fn let_in(&mut self) -> Vec<Admitted> {
-        self.admission.let_in(self.reserved)
+        self.admission.let_in(self.reserved, self.returning > 0)
     }
 
-    fn refusal(&self, consumer: &Arc<str>, need: u64, limit: u64, grant: Option<u64>) -> GpuError {
+    fn refusal(
+        &self,
+        consumer: &Arc<str>,
+        need: u64,
+        limit: u64,
+        grant: Option<u64>,
+        advice: &'static str,
+    ) -> GpuError {
         let promised = self.admission.promised_to_others(grant);
         let mut holders = describe(self);
         if promised > 0 {
             holders.push_str(&format!(", promised to other work {}", display_bytes(promised)));
         }
         let (consumer, used) = (consumer.to_string(), self.reserved.saturating_add(promised));
-        GpuError::OutOfDeviceMemory { consumer, need, used, limit, holders }
+        GpuError::OutOfDeviceMemory { consumer, need, used, limit, holders, advice }
     }
 }
 
-fn sorted(state: &State) -> Vec<(String, u64)> {
-    let mut holders: Vec<_> = state.holders.iter().map(|(name, bytes)| (name.to_string(), *bytes)).collect();
+/// Bytes by holder, the largest first.
+fn sorted(bytes: impl Iterator<Item = (Arc<str>, u64)>) -> Vec<(String, u64)> {
+    let mut sums: HashMap<Arc<str>, u64> = HashMap::new();
+    for (name, bytes) in bytes {
+        let sum = sums.entry(name).or_default();
+        *sum = sum.saturating_add(bytes);
+    }
+    let mut holders: Vec<_> = sums.into_iter().map(|(name, bytes)| (name.to_string(), bytes)).collect();
     holders.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
     holders
 }
 
 fn describe(state: &State) -> String {
-    let holders = sorted(state);
+    let holders = sorted(state.holders.iter().map(|(name, bytes)| (Arc::clone(name), *bytes)));
     if holders.is_empty() {
         return "nobody holds any".to_string();
     }
@@ -270,12 +339,17 @@ impl PeakMeter {
         self.peak.load(Ordering::Relaxed)
     }
 
-    fn grow(&self, bytes: u64) {
+    /// Bytes held now.
+    pub fn held(&self) -> u64 {
+        self.held.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn grow(&self, bytes: u64) {
         let held = self.held.fetch_add(bytes, Ordering::Relaxed) + bytes;
         self.peak.fetch_max(held, Ordering::Relaxed);
     }
 
-    fn shrink(&self, bytes: u64) {
+    pub(crate) fn shrink(&self, bytes: u64) {
         self.held.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
@@ -304,13 +378,20 @@ impl MemoryScope {
     ///
     /// The caller must not hold another admission.
     pub async fn admit(&self, need: Need) -> MemoryScope {
-        let grant = self.ledger.admit(need, self.limit).await;
+        debug_assert!(self.grant.is_none(), "a work waits for another admission");
+        let grant = self.ledger.admit(need, self.limit, &self.consumer).await;
         MemoryScope { grant: grant.map(Arc::new), ..self.clone() }
     }
 
     /// The same scope; what it reserves is measured by `meters` too.
     pub fn with_meters(mut self, meters: Vec<Arc<PeakMeter>>) -> Self {
         self.meters = meters.into();
+        self
+    }
+
+    /// The same scope; what it reserves is measured by `meter` too.
+    pub(crate) fn and_meter(mut self, meter: &Arc<PeakMeter>) -> Self {
+        self.meters = self.meters.iter().chain([meter]).cloned().collect();
         self
     }
 
@@ -321,10 +402,22 @@ impl MemoryScope {
 
     /// Reserves bytes until the reservation is dropped; `OutOfDeviceMemory` when they would exceed the limit.
     pub fn reserve(&self, bytes: u64) -> GpuResult<Reservation> {
+        let reservation = self.claim(bytes)?;
+        self.make_room(|| ());
+        Ok(reservation)
+    }
+
+    /// [`Self::reserve`] without making room for it: [`Self::make_room`] has to come next.
+    pub(crate) fn claim(&self, bytes: u64) -> GpuResult<Reservation> {
         let mut reservation = self.ledger.reserve(&self.consumer, bytes, self.limit, self.grant.as_ref())?;
         self.meters.iter().for_each(|meter| meter.grow(bytes));
         reservation.meters = Arc::clone(&self.meters);
         Ok(reservation)
+    }
+
+    /// Lets `take` take idle buffers that were claimed; then frees others until they fit the limit beside what is reserved.
+    pub(crate) fn make_room<T>(&self, take: impl FnOnce() -> T) -> T {
+        self.ledger.make_room(self.limit.min(self.ledger.capacity), take)
     }
 
     /// Bytes that could be reserved now, without what other works were promised.
@@ -358,12 +451,20 @@ pub struct Reservation {
     /// The work it was made for, and how much of its promise it took.
     grant: Option<u64>,
     drawn: u64,
+    /// Counted in `State::returning`.
+    returning: bool,
 }
 
 impl Reservation {
     /// Bytes reserved.
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Notes that it will be dropped soon without anybody's doing: works wait for that instead of being refused.
+    pub(crate) fn returns(&mut self) {
+        self.returning = true;
+        self.ledger.state.lock().returning += self.bytes;
     }
 }
 

@@ -13,14 +13,14 @@ use tokio::sync::oneshot;
 
 use crate::error::{GpuError, GpuResult};
 
-use super::budget::{MemoryScope, Reclaim};
+use super::budget::{MemoryScope, Reclaim, Reservation};
 use super::caps::DeviceCaps;
 use super::exit;
 use super::faults::{Choke, Fault, FaultPlan, INJECTED};
 use super::generation::{ContextCore, ErrorScopes};
 use super::guards::Guards;
 use super::poll::{self, Progress};
-use super::pool::{BufferPool, size_class};
+use super::pool::{BufferPool, RawBuffer, size_class};
 use super::readback::copy_out;
 use super::stats::LaunchStats;
 
@@ -128,12 +128,26 @@ impl DeviceContext {
         bytes: u64,
         kind: BufferKind,
     ) -> GpuResult<Arc<DeviceBuffer>> {
+        self.allocate_claimed(memory, None, bytes, kind)
+    }
+
+    /// [`Self::allocate`] of what was claimed before: its size class.
+    pub(crate) fn allocate_claimed(
+        self: &Arc<Self>,
+        memory: &MemoryScope,
+        claimed: Option<Reservation>,
+        bytes: u64,
+        kind: BufferKind,
+    ) -> GpuResult<Arc<DeviceBuffer>> {
         let refused = |message: String| GpuError::AllocationRefused {
             consumer: memory.consumer().to_string(),
             bytes,
             message,
         };
-        self.pass(Choke::Allocate, || refused(INJECTED.to_string()))?;
+        // An injected refusal is the driver's: it comes after the reservation.
+        let fault = self.faults.check(Choke::Allocate);
+        let refuse = matches!(fault, Some(Fault::Fail));
+        self.meet(fault.as_ref().filter(|_| !refuse), || refused(INJECTED.to_string()))?;
         let limit = self.caps.max_buffer_bytes;
         if bytes > limit {
             return Err(GpuError::Limit { what: "the size of a buffer", need: bytes, limit, by_rows: true });
@@ -142,44 +156,57 @@ impl DeviceContext {
             class if class <= limit => class,
             _ => bytes.next_multiple_of(16).min(limit & !15),
         };
-        // Taken out first, so that reserving doesn't evict the very buffer that will be reused.
-        let recycled = self.core.pool.take(kind, size);
-        let reservation = match memory.reserve(size) {
-            Ok(reservation) => reservation,
-            Err(error) => {
-                recycled.into_iter().for_each(|raw| self.core.pool.put(kind, raw));
-                return Err(error);
-            }
+        // In this order every buffer is counted at every moment, and room is not made at the cost of the very buffer that
+        // will be reused.
+        let reservation = match claimed.filter(|claimed| claimed.bytes() == size) {
+            Some(claimed) => claimed,
+            None => memory.claim(size)?,
         };
+        let take = || if refuse { None } else { self.core.pool.take(kind, size) };
+        let recycled = memory.make_room(take);
         let raw = match recycled {
             Some(raw) => raw,
-            None => self.create(size, kind).map_err(|error| self.classify(refused(error)))?,
+            None => self.create(memory, size, kind, refuse).map_err(|error| self.classify(refused(error)))?,
         };
         Ok(DeviceBuffer::new(raw, kind, Arc::clone(&self.core.pool), reservation))
     }
 
-    /// Creates a buffer; on out-of-memory once more after all free buffers were given up.
+    /// Creates a buffer; on out-of-memory once more after all free buffers were given up, and again after all that caches
+    /// hold. With `refuse` the driver is taken to be out of memory.
+    fn create(
+        &self,
+        memory: &MemoryScope,
+        size: u64,
+        kind: BufferKind,
+        refuse: bool,
+    ) -> Result<RawBuffer, String> {
+        let attempt =
+            || if refuse { Err((true, INJECTED.to_string())) } else { self.create_once(size, kind) };
+        let mut result = attempt();
+        if matches!(result, Err((true, _))) && self.core.pool.idle_bytes() > 0 {
+            memory.make_room(|| self.core.pool.reclaim(u64::MAX));
+            result = attempt();
+        }
+        if matches!(result, Err((true, _))) && memory.ledger().evict(u64::MAX) > 0 {
+            memory.make_room(|| self.core.pool.reclaim(u64::MAX));
+            result = attempt();
+        }
+        result.map_err(|(_, message)| message)
+    }
+
+    /// Creates a buffer, or says whether memory was short and what was wrong.
     #[expect(clippy::disallowed_methods, reason = "the choke point of allocations")]
-    fn create(&self, size: u64, kind: BufferKind) -> Result<wgpu::Buffer, String> {
-        let attempt = || {
-            let scopes = ErrorScopes::push(&self.core.device);
-            let buffer = self.core.device.create_buffer(&wgpu::BufferDescriptor {
-                label: None,
-                size,
-                usage: kind.usage(),
-                mapped_at_creation: kind == BufferKind::Staging,
-            });
-            match scopes.pop() {
-                None => Ok(buffer),
-                Some(error) => Err(error),
-            }
-        };
-        match attempt() {
-            Err(wgpu::Error::OutOfMemory { .. }) if self.core.pool.idle_bytes() > 0 => {
-                self.core.pool.reclaim(u64::MAX);
-                attempt().map_err(|error| error.to_string())
-            }
-            result => result.map_err(|error| error.to_string()),
+    fn create_once(&self, size: u64, kind: BufferKind) -> Result<RawBuffer, (bool, String)> {
+        let scopes = ErrorScopes::push(&self.core.device);
+        let buffer = self.core.device.create_buffer(&wgpu::BufferDescriptor {
+            label: None,
+            size,
+            usage: kind.usage(),
+            mapped_at_creation: kind == BufferKind::Staging,
+        });
+        match scopes.pop() {
+            None => Ok(RawBuffer::new(buffer, &self.core.alive)),
+            Some(error) => Err((matches!(error, wgpu::Error::OutOfMemory { .. }), error.to_string())),
         }
     }
 

@@ -11,7 +11,7 @@ use super::launch::{LaunchScope, PassTimer};
 use super::stats::LaunchStats;
 
 /// Largest read-back buffer; more is spread over several, which keeps the pool's classes few.
-const MAX_READBACK: u64 = 256 << 20;
+pub(crate) const MAX_READBACK: u64 = 256 << 20;
 
 /// Appends copies of `ranges` (slice, bytes from its start) to `encoder`, submits it, waits once, and gives the bytes
 /// of each range.

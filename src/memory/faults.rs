@@ -21,10 +21,12 @@ pub enum Choke {
     Map,
     /// `DeviceContext::pipeline` and `compile`, cached or not: fails with `ShaderRejected`.
     Compile,
+    /// Opening the device again after a loss: whatever the fault is, it fails with `NoAdapter`.
+    Open,
 }
 
 impl Choke {
-    /// All of them.
+    /// Those that a healthy query calls.
     pub const ALL: [Choke; 4] = [Choke::Allocate, Choke::Submit, Choke::Map, Choke::Compile];
 }
 
@@ -60,7 +62,7 @@ impl fmt::Debug for Fault {
 #[doc(hidden)]
 pub struct FaultPlan {
     armed: AtomicBool,
-    calls: [AtomicU64; 4],
+    calls: [AtomicU64; 5],
     orders: Mutex<Vec<Order>>,
 }
 
@@ -70,6 +72,8 @@ struct Order {
     /// Calls until it is due, that one included.
     left: u64,
     fault: Fault,
+    /// It happens at every call from then on.
+    stays: bool,
 }
 
 impl FaultPlan {
@@ -79,9 +83,15 @@ impl FaultPlan {
         let mut orders = self.orders.lock();
         orders.retain(|order| order.at != at || discriminant(&order.fault) != discriminant(&fault));
         if n > 0 {
-            orders.push(Order { at, left: n, fault });
+            orders.push(Order { at, left: n, fault, stays: false });
             self.armed.store(true, Ordering::SeqCst);
         }
+    }
+
+    /// `fault` happens at every call from now on, until [`FaultPlan::clear`].
+    pub fn order_always(&self, at: Choke, fault: Fault) {
+        self.order(at, 1, fault);
+        self.orders.lock().iter_mut().rev().take(1).for_each(|order| order.stays = true);
     }
 
     /// [`FaultPlan::order`] of [`Fault::Fail`].
@@ -97,7 +107,12 @@ impl FaultPlan {
     /// Calls left until the last fault ordered at this point; 0 when all have happened or none was ordered.
     pub fn pending(&self, at: Choke) -> u64 {
         let orders = self.orders.lock();
-        orders.iter().filter(|order| order.at == at).map(|order| order.left).max().unwrap_or(0)
+        orders
+            .iter()
+            .filter(|order| order.at == at && !order.stays)
+            .map(|order| order.left)
+            .max()
+            .unwrap_or(0)
     }
 
     /// Counts calls from now on, beginning at 0, until [`FaultPlan::clear`].
@@ -136,12 +151,12 @@ impl FaultPlan {
     /// Counts all orders at this point down; takes the one that is due out.
     fn due(&self, at: Choke) -> Option<Fault> {
         let mut orders = self.orders.lock();
-        orders.iter_mut().filter(|order| order.at == at).for_each(|order| order.left -= 1);
+        orders.iter_mut().filter(|order| order.at == at && !order.stays).for_each(|order| order.left -= 1);
         let mut due = None;
         // Of several the last one that was ordered.
         orders.retain(|order| {
             let keep = order.left > 0;
-            if !keep {
+            if !keep || (order.at == at && order.stays) {
                 due = Some(order.fault.clone());
             }
             keep
@@ -184,6 +199,18 @@ mod tests {
         plan.order(Choke::Map, 0, Fault::Panic);
         let met: Vec<_> = (0..4).map(|_| name(plan.check(Choke::Map))).collect();
         assert_eq!(met, ["", "EndPolling", "Fail", ""]);
+    }
+
+    #[test]
+    fn an_order_can_stay() {
+        let plan = FaultPlan::default();
+        plan.order_always(Choke::Map, Fault::Fail);
+        plan.lose_at(Choke::Map, 2);
+        let met: Vec<_> = (0..3).map(|_| name(plan.check(Choke::Map))).collect();
+        assert_eq!(met, ["Fail", "Lose", "Fail"]);
+        assert_eq!((plan.pending(Choke::Map), name(plan.check(Choke::Submit))), (0, String::new()));
+        plan.clear();
+        assert_eq!(name(plan.check(Choke::Map)), "");
     }
 
     #[test]

@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 
 use crate::error::GpuError;
 
+use super::budget::PeakMeter;
 use super::exit;
 use super::pipeline::PipelineCache;
 use super::poll::{self, Progress};
@@ -50,6 +51,8 @@ pub(crate) struct ContextCore {
     /// Makes the numbers of submissions follow their order in the queue.
     pub(super) submitting: Mutex<()>,
     pub(super) query_sets: Mutex<Vec<wgpu::QuerySet>>,
+    /// Counts the buffers that exist.
+    pub(super) alive: Arc<PeakMeter>,
 }
 
 impl ContextCore {
@@ -59,6 +62,7 @@ impl ContextCore {
         queue: wgpu::Queue,
         generation: u64,
         idle_cap: u64,
+        alive: &Arc<PeakMeter>,
     ) -> std::io::Result<Arc<Self>> {
         let progress = Arc::new(Progress::default());
         let lost = Arc::clone(&progress);
@@ -87,6 +91,7 @@ impl ContextCore {
             pipelines: PipelineCache::default(),
             submitting: Mutex::new(()),
             query_sets: Mutex::new(Vec::new()),
+            alive: Arc::clone(alive),
         }))
     }
 

@@ -16,6 +16,7 @@ use crate::error::{GpuError, GpuResult};
 use super::budget::{DeviceLedger, MemoryScope};
 use super::column::BufferSlice;
 use super::device::{BufferKind, DeviceContext};
+use super::pool::RawBuffer;
 
 /// Bytes of a band: a multiple of every storage offset alignment, and as much as a workgroup writes of 16-byte values.
 pub(crate) const BAND: u64 = 4096;
@@ -52,7 +53,7 @@ pub(crate) struct Guard {
 
 #[derive(Debug)]
 struct Dropped {
-    raw: wgpu::Buffer,
+    raw: RawBuffer,
     guard: Guard,
 }
 
@@ -177,7 +178,7 @@ impl Guard {
     }
 
     /// Takes over the buffer that carried it.
-    pub(crate) fn dropped(self, raw: wgpu::Buffer) {
+    pub(crate) fn dropped(self, raw: RawBuffer) {
         let guards = Arc::clone(&self.guards);
         guards.dropped.lock().push(Dropped { raw, guard: self });
         guards.alive.fetch_sub(1, Ordering::SeqCst);

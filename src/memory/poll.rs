@@ -8,8 +8,8 @@
 use std::any::Any;
 use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
@@ -19,6 +19,7 @@ use crate::error::{GpuError, GpuResult};
 
 use super::exit::{self, Inside};
 use super::faults::INJECTED;
+use super::pool::BufferPool;
 
 /// Longest wait inside one poll; bounds how late a loss is noticed that nobody reported.
 const POLL_TIMEOUT: Duration = Duration::from_secs(2);
@@ -34,6 +35,8 @@ pub(crate) struct Progress {
     lost: AtomicBool,
     /// Notified when a staging buffer came back, and on loss.
     pub(crate) returned: Notify,
+    /// Told of a loss.
+    pool: OnceLock<Weak<BufferPool>>,
 }
 
 #[derive(Debug, Default)]
@@ -84,7 +87,15 @@ impl Progress {
         waiters.into_iter().for_each(|(_, waiter)| drop(waiter.send(error())));
         maps.into_values().flatten().for_each(|waiter| drop(waiter.send(error())));
         self.wake.notify_all();
+        if let Some(pool) = self.pool.get().and_then(Weak::upgrade) {
+            pool.lost();
+        }
         self.returned.notify_waiters();
+    }
+
+    /// The pool whose staging buffers it reports.
+    pub(crate) fn set_pool(&self, pool: &Arc<BufferPool>) {
+        self.pool.get_or_init(|| Arc::downgrade(pool));
     }
 
     /// Remembers an error that no scope caught.

@@ -5,12 +5,14 @@
 //! wgpu orders its work; a staging buffer is free again when it is mapped again.
 
 use std::collections::{HashMap, VecDeque};
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
+use tokio::sync::futures::Notified;
 
-use super::budget::{Reclaim, Reservation};
+use super::budget::{PeakMeter, Reclaim, Reservation};
 use super::guards::Guard;
 use super::poll::Progress;
 
@@ -52,11 +54,53 @@ pub(crate) fn size_class(bytes: u64) -> u64 {
     bytes.checked_next_multiple_of(power / 4).unwrap_or(bytes)
 }
 
-/// A pooled device buffer; it goes back to its pool, and its bytes to the ledger, when dropped. Keep it until the
-/// commands that use it were submitted; after that it may be dropped at once.
+/// A wgpu buffer that is counted for as long as it exists.
+#[derive(Debug)]
+pub(crate) struct RawBuffer {
+    raw: wgpu::Buffer,
+    /// `None` in what [`RawBuffer::take`] leaves behind.
+    counted: Option<Counted>,
+}
+
+#[derive(Debug)]
+struct Counted {
+    bytes: u64,
+    alive: Arc<PeakMeter>,
+}
+
+impl RawBuffer {
+    /// Counts a fresh buffer in `alive`.
+    pub(crate) fn new(raw: wgpu::Buffer, alive: &Arc<PeakMeter>) -> Self {
+        let bytes = raw.size();
+        alive.grow(bytes);
+        RawBuffer { raw, counted: Some(Counted { bytes, alive: Arc::clone(alive) }) }
+    }
+
+    /// Moves the buffer out; what stays is not counted, and must be dropped at once.
+    fn take(&mut self) -> Self {
+        RawBuffer { raw: self.raw.clone(), counted: self.counted.take() }
+    }
+}
+
+impl Deref for RawBuffer {
+    type Target = wgpu::Buffer;
+
+    fn deref(&self) -> &wgpu::Buffer {
+        &self.raw
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.alive.shrink(self.bytes);
+    }
+}
+
+/// A pooled device buffer; it goes back to its pool, and its bytes to the ledger, when dropped; those of staging memory when
+/// its copies are done. Keep it until the commands that use it were submitted; after that it may be dropped at once.
 #[derive(Debug)]
 pub struct DeviceBuffer {
-    raw: wgpu::Buffer,
+    raw: RawBuffer,
     kind: BufferKind,
     pool: Arc<BufferPool>,
     /// Staging: mapped for writing. Read-back: being mapped or mapped.
@@ -64,18 +108,18 @@ pub struct DeviceBuffer {
     /// Present between guard bands.
     guard: Option<Box<Guard>>,
     /// Released after `drop` has given the buffer back.
-    _reservation: Reservation,
+    reservation: Option<Reservation>,
 }
 
 impl DeviceBuffer {
     pub(crate) fn new(
-        raw: wgpu::Buffer,
+        raw: RawBuffer,
         kind: BufferKind,
         pool: Arc<BufferPool>,
         reservation: Reservation,
     ) -> Arc<Self> {
         let mapped = AtomicBool::new(kind == BufferKind::Staging);
-        Arc::new(DeviceBuffer { raw, kind, pool, mapped, guard: None, _reservation: reservation })
+        Arc::new(DeviceBuffer { raw, kind, pool, mapped, guard: None, reservation: Some(reservation) })
     }
 
     /// The wgpu buffer, for bind groups and copies.
@@ -118,14 +162,18 @@ impl DeviceBuffer {
 impl Drop for DeviceBuffer {
     fn drop(&mut self) {
         if let Some(guard) = self.guard.take() {
-            return guard.dropped(self.raw.clone());
+            return guard.dropped(self.raw.take());
         }
         let mapped = self.mapped.load(Ordering::Acquire);
         match self.kind {
-            BufferKind::Staging if !mapped => self.pool.retire(&self.raw),
+            BufferKind::Staging if !mapped => {
+                if let Some(reservation) = self.reservation.take() {
+                    self.pool.retire(self.raw.take(), reservation);
+                }
+            }
             // A reader went away before the mapping ended: wgpu aborts it with the buffer.
             BufferKind::ReadBack if mapped => {}
-            kind => self.pool.put(kind, self.raw.clone()),
+            kind => self.pool.put(kind, self.raw.take()),
         }
     }
 }
@@ -142,26 +190,29 @@ pub(crate) struct BufferPool {
 struct PoolState {
     free: HashMap<(BufferKind, u64), VecDeque<Idle>>,
     idle_bytes: u64,
-    /// Staging buffers whose copies are in flight, until they are mapped again.
-    retiring: HashMap<u64, wgpu::Buffer>,
-    retiring_bytes: u64,
+    /// Bytes of buffers that were free and are being destroyed.
+    leaving_bytes: u64,
+    /// Staging buffers whose copies are in flight, until they are mapped again, and are reserved for so long.
+    retiring: HashMap<u64, (RawBuffer, Reservation)>,
     clock: u64,
 }
 
 #[derive(Debug)]
 struct Idle {
-    buffer: wgpu::Buffer,
+    buffer: RawBuffer,
     since: u64,
 }
 
 impl BufferPool {
     /// A pool that keeps at most `idle_cap` bytes of free buffers.
     pub(crate) fn new(progress: Arc<Progress>, idle_cap: u64) -> Arc<Self> {
-        Arc::new(BufferPool { progress, idle_cap, state: Mutex::new(PoolState::default()) })
+        let pool = Arc::new(BufferPool { progress, idle_cap, state: Mutex::new(PoolState::default()) });
+        pool.progress.set_pool(&pool);
+        pool
     }
 
     /// A free buffer of exactly this size, the one used last.
-    pub(crate) fn take(&self, kind: BufferKind, size: u64) -> Option<wgpu::Buffer> {
+    pub(crate) fn take(&self, kind: BufferKind, size: u64) -> Option<RawBuffer> {
         let mut state = self.state.lock();
         let idle = state.free.get_mut(&(kind, size))?.pop_back()?;
         state.idle_bytes -= size;
@@ -169,73 +220,78 @@ impl BufferPool {
     }
 
     /// Takes a free buffer back; the oldest free ones are dropped beyond the cap.
-    pub(crate) fn put(&self, kind: BufferKind, buffer: wgpu::Buffer) {
+    pub(crate) fn put(&self, kind: BufferKind, buffer: RawBuffer) {
         if self.progress.is_lost() {
             return;
         }
-        let size = buffer.size();
-        let evicted = {
+        let (evicted, bytes) = {
             let mut state = self.state.lock();
-            state.clock += 1;
-            let since = state.clock;
-            state.free.entry((kind, size)).or_default().push_back(Idle { buffer, since });
-            state.idle_bytes += size;
-            let excess = state.idle_bytes.saturating_sub(self.idle_cap);
-            state.evict(excess)
+            state.add(kind, buffer);
+            let before = state.idle_bytes;
+            let evicted = state.evict(before.saturating_sub(self.idle_cap));
+            let bytes = before - state.idle_bytes;
+            state.leaving_bytes += bytes;
+            (evicted, bytes)
         };
-        // Freed outside the lock: the driver may take its time.
-        drop(evicted);
+        if bytes > 0 {
+            // Freed outside the lock: the driver may take its time.
+            drop(evicted);
+            self.state.lock().leaving_bytes -= bytes;
+        }
     }
 
     /// Takes an unmapped staging buffer back: free once its copies are done and it is mapped again.
-    fn retire(self: &Arc<Self>, buffer: &wgpu::Buffer) {
+    fn retire(self: &Arc<Self>, buffer: RawBuffer, mut reservation: Reservation) {
         let Ok((ticket, _)) = self.progress.announce_map(false) else { return };
-        let (id, size) = {
+        reservation.returns();
+        let raw = buffer.raw.clone();
+        let id = {
             let mut state = self.state.lock();
             state.clock += 1;
             let id = state.clock;
-            state.retiring.insert(id, buffer.clone());
-            state.retiring_bytes += buffer.size();
-            (id, buffer.size())
+            state.retiring.insert(id, (buffer, reservation));
+            id
         };
-        let retiring = Retiring { pool: Arc::downgrade(self), id, size, usable: false };
-        buffer.map_async(wgpu::MapMode::Write, .., move |result| {
+        let retiring = Retiring { pool: Arc::downgrade(self), id, usable: false };
+        raw.map_async(wgpu::MapMode::Write, .., move |result| {
             ticket.finish(result, move |mapped| retiring.end(mapped));
         });
         self.progress.notify();
+        if self.progress.is_lost() {
+            // It may have been too late for `lost`.
+            self.lost();
+        }
     }
 
-    fn retired(&self, id: u64, size: u64, usable: bool) {
-        let buffer = {
-            let mut state = self.state.lock();
-            let buffer = state.retiring.remove(&id);
-            if buffer.is_some() {
-                state.retiring_bytes -= size;
+    fn retired(&self, id: u64, usable: bool) {
+        let retired = self.state.lock().retiring.remove(&id);
+        if let Some((buffer, reservation)) = retired {
+            if usable {
+                self.put(BufferKind::Staging, buffer);
             }
-            buffer
-        };
-        if let (Some(buffer), true) = (buffer, usable) {
-            self.put(BufferKind::Staging, buffer);
+            drop(reservation);
         }
         self.progress.returned.notify_waiters();
     }
 
-    /// Bytes of staging buffers whose copies are in flight.
-    pub(crate) fn retiring_bytes(&self) -> u64 {
-        self.state.lock().retiring_bytes
+    /// Gives back what staging buffers of a lost device were reserved for: nobody may ever hear of their copies. Calls no
+    /// wgpu; the buffers are idle until they make room, or the pool is dropped.
+    pub(super) fn lost(&self) {
+        let reservations: Vec<_> = {
+            let mut state = self.state.lock();
+            let retiring = std::mem::take(&mut state.retiring);
+            let idle = |(buffer, reservation)| {
+                state.add(BufferKind::Staging, buffer);
+                reservation
+            };
+            retiring.into_values().map(idle).collect()
+        };
+        drop(reservations);
     }
 
-    /// Waits until at most `bytes` of staging buffers are in flight, or the device is lost.
-    pub(crate) async fn staging_below(&self, bytes: u64) {
-        loop {
-            let returned = self.progress.returned.notified();
-            tokio::pin!(returned);
-            returned.as_mut().enable();
-            if self.retiring_bytes() <= bytes || self.progress.is_lost() {
-                return;
-            }
-            returned.await;
-        }
+    /// Ends when the next staging buffer comes back, and when the device is lost.
+    pub(crate) fn returned(&self) -> Notified<'_> {
+        self.progress.returned.notified()
     }
 }
 
@@ -245,7 +301,6 @@ impl BufferPool {
 struct Retiring {
     pool: Weak<BufferPool>,
     id: u64,
-    size: u64,
     usable: bool,
 }
 
@@ -258,14 +313,22 @@ impl Retiring {
 impl Drop for Retiring {
     fn drop(&mut self) {
         if let Some(pool) = self.pool.upgrade() {
-            pool.retired(self.id, self.size, self.usable);
+            pool.retired(self.id, self.usable);
         }
     }
 }
 
 impl PoolState {
+    /// Adds a free buffer.
+    fn add(&mut self, kind: BufferKind, buffer: RawBuffer) {
+        self.clock += 1;
+        let (since, size) = (self.clock, buffer.size());
+        self.free.entry((kind, size)).or_default().push_back(Idle { buffer, since });
+        self.idle_bytes += size;
+    }
+
     /// Takes out the oldest free buffers, `bytes` of them or all.
-    fn evict(&mut self, bytes: u64) -> Vec<wgpu::Buffer> {
+    fn evict(&mut self, bytes: u64) -> Vec<RawBuffer> {
         let mut evicted = Vec::new();
         let mut freed = 0;
         while freed < bytes {
@@ -288,7 +351,7 @@ impl PoolState {
 impl Reclaim for BufferPool {
     fn idle_bytes(&self) -> u64 {
         let state = self.state.lock();
-        state.idle_bytes + state.retiring_bytes
+        state.idle_bytes + state.leaving_bytes
     }
 
     fn reclaim(&self, bytes: u64) {

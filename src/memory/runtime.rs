@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, LazyLock, OnceLock};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
@@ -12,7 +13,7 @@ use crate::observe::{FallbackEvent, Observers, QueryStats, Subscription};
 use super::budget::{DeviceLedger, PoolRegistry, Reclaim};
 use super::caps::{AdapterKind, DeviceCaps, Numerics};
 use super::device::DeviceContext;
-use super::faults::FaultPlan;
+use super::faults::{Choke, FaultPlan, INJECTED};
 use super::generation::ContextCore;
 use super::guards::Guards;
 use super::{open, probe};
@@ -234,7 +235,20 @@ struct DeviceShared {
 struct Current {
     core: Option<Arc<ContextCore>>,
     generation: u64,
+    failed: Option<Failed>,
 }
+
+/// An adapter that could not be opened again. Every batch of every query asks for that, and each attempt looks for adapters
+/// anew: so it is not tried again before a pause is over, which doubles each time.
+#[derive(Debug)]
+struct Failed {
+    error: GpuError,
+    at: Instant,
+    pause: Duration,
+}
+
+/// The first and the longest pause of [`Failed`].
+const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
 /// An adapter that was opened. It survives the loss of its device: the next [`GpuDevice::context`] is a new generation.
 #[derive(Debug)]
@@ -309,7 +323,8 @@ impl GpuDevice {
         &self.ledger
     }
 
-    /// The current generation; a new one, with a device opened anew, after a loss. That takes tens of milliseconds.
+    /// The current generation; a new one, with a device opened anew, after a loss. That takes tens of milliseconds. Where it
+    /// fails, it fails again at once for a second, and for longer each time.
     pub fn context(&self) -> GpuResult<Arc<DeviceContext>> {
         let core = self.core()?;
         Ok(self.context_over(core))
@@ -331,16 +346,38 @@ impl GpuDevice {
             return Ok(Arc::clone(core));
         }
         current.core = None;
+        if let Some(failed) = current.failed.as_ref().filter(|failed| failed.at.elapsed() < failed.pause) {
+            return Err(failed.error.clone());
+        }
+        match self.open_again(current.generation + 1) {
+            Ok(core) => {
+                current.generation += 1;
+                current.failed = None;
+                current.core = Some(Arc::clone(&core));
+                Ok(core)
+            }
+            Err(error) => {
+                let pause = current.failed.as_ref().map_or(PAUSE.0, |failed| (2 * failed.pause).min(PAUSE.1));
+                current.failed = Some(Failed { error: error.clone(), at: Instant::now(), pause });
+                Err(error)
+            }
+        }
+    }
+
+    /// A device of the adapter, as generation `generation`.
+    fn open_again(&self, generation: u64) -> GpuResult<Arc<ContextCore>> {
+        if self.faults.check(Choke::Open).is_some() {
+            return Err(GpuError::NoAdapter(INJECTED.to_string()));
+        }
         let (device, queue) = {
             let mut adapter = self.shared.adapter.lock();
             open::open(&mut adapter)?
         };
-        current.generation += 1;
-        let core = ContextCore::new(device, queue, current.generation, self.shared.idle_cap)
+        let alive = self.shared.pools.alive();
+        let core = ContextCore::new(device, queue, generation, self.shared.idle_cap, alive)
             .map_err(|error| GpuError::Internal(format!("the poll thread did not start: {error}")))?;
         let pool: Arc<dyn Reclaim> = Arc::clone(&core.pool) as _;
         self.shared.pools.add(Arc::downgrade(&pool));
-        current.core = Some(Arc::clone(&core));
         Ok(core)
     }
 

@@ -18,6 +18,7 @@ use crate::error::{GpuError, GpuResult};
 use crate::kernels::expr::ValueType;
 use crate::kernels::expr::widths::type_bits;
 
+use super::budget::{PeakMeter, Reservation};
 use super::column::{BufferSlice, ColumnRepr, DeviceColumn, MagnitudeBits};
 use super::device::{BufferKind, DeviceBuffer};
 use super::fill::{ROW_ALIGNMENT, Sink, Source};
@@ -32,8 +33,6 @@ const CHUNK_BYTES: (u64, u64) = (1 << 20, 16 << 20);
 const MAX_FILLERS: usize = 8;
 /// Uploads up to this size are filled by the calling task.
 const INLINE_BYTES: u64 = 256 << 10;
-/// Staging memory whose copies the device has not done yet, beyond which filling pauses.
-const MAX_STAGING: u64 = 512 << 20;
 
 /// Logical type of an Arrow type that can live on the device, or `None`.
 pub fn value_type(data_type: &DataType) -> Option<ValueType> {
@@ -215,21 +214,41 @@ async fn fill_all(
 ) -> GpuResult<()> {
     let runtime = match tokio::runtime::Handle::try_current() {
         Ok(runtime) if bytes > INLINE_BYTES => runtime,
-        _ => return chunks.iter().try_for_each(|chunk| fill(scope, targets, chunk)),
+        _ => return chunks.iter().try_for_each(|chunk| fill(scope, targets, chunk, None)),
     };
-    let fillers = fillers(scope, &chunks);
+    let (fillers, most_staging) = fillers(scope, &chunks);
+    let staging = Arc::new(PeakMeter::default());
+    let scope = LaunchScope { memory: scope.memory.clone().and_meter(&staging), ..scope.clone() };
     let mut running = FuturesUnordered::new();
     let mut outcome = Ok(());
     for chunk in chunks {
-        while running.len() >= fillers {
-            outcome = outcome.and(joined(running.next().await));
+        let size = size_class(chunk.bytes);
+        loop {
+            let returned = scope.context.pool().returned();
+            tokio::pin!(returned);
+            returned.as_mut().enable();
+            let room = has_room(&scope, staging.held(), size, most_staging);
+            if outcome.is_err() || (running.len() < fillers && room) {
+                break;
+            }
+            tokio::select! {
+                Some(result) = running.next(), if !running.is_empty() => {
+                    outcome = outcome.and(joined(Some(result)));
+                }
+                () = returned => {}
+            }
         }
         if outcome.is_err() {
             break;
         }
-        scope.context.pool().staging_below(MAX_STAGING).await;
-        let (scope, targets) = (scope.clone(), Arc::clone(targets));
-        running.push(runtime.spawn_blocking(move || fill(&scope, &targets, &chunk)));
+        // Claimed here, so that the next chunk knows of it.
+        match scope.memory.claim(size) {
+            Err(error) => outcome = Err(error),
+            Ok(claimed) => {
+                let (scope, targets) = (scope.clone(), Arc::clone(targets));
+                running.push(runtime.spawn_blocking(move || fill(&scope, &targets, &chunk, Some(claimed))));
+            }
+        }
     }
     while let Some(result) = running.next().await {
         outcome = outcome.and(joined(Some(result)));
@@ -237,11 +256,20 @@ async fn fill_all(
     outcome
 }
 
-/// Tasks that fill at the same time: as many as there are cores, and as the budget has room for staging buffers.
-fn fillers(scope: &LaunchScope, chunks: &[Chunk]) -> usize {
+/// Tasks that fill at the same time: as many as there are cores, and as the budget has room for staging buffers. And the
+/// bytes of those that this upload may have under way: for each task one that it fills, and one whose copies are in flight.
+fn fillers(scope: &LaunchScope, chunks: &[Chunk]) -> (usize, u64) {
     let largest = chunks.iter().map(|chunk| size_class(chunk.bytes)).max().unwrap_or(1);
     let room = usize::try_from(scope.memory.available() / largest).unwrap_or(usize::MAX);
-    most_fillers().min(room).max(1)
+    let fillers = most_fillers().min(room).max(1);
+    (fillers, 2 * fillers as u64 * largest)
+}
+
+/// Whether an upload that has `held` bytes of staging memory under way can take another buffer now. Else some of that will
+/// come back; where there is none to come, waiting is in vain.
+fn has_room(scope: &LaunchScope, held: u64, bytes: u64, most: u64) -> bool {
+    let fits = held + bytes <= most && bytes <= scope.memory.available();
+    fits || held == 0 || scope.context.is_lost()
 }
 
 fn joined(result: Option<Result<GpuResult<()>, tokio::task::JoinError>>) -> GpuResult<()> {
@@ -252,10 +280,16 @@ fn joined(result: Option<Result<GpuResult<()>, tokio::task::JoinError>>) -> GpuR
     }
 }
 
-/// Fills one chunk's staging buffer and submits its copies. Blocks for a few milliseconds at most.
-fn fill(scope: &LaunchScope, targets: &[Target], chunk: &Chunk) -> GpuResult<()> {
+/// Fills one chunk's staging buffer, for which `claimed` is reserved, and submits its copies. Blocks for a few milliseconds
+/// at most.
+fn fill(
+    scope: &LaunchScope,
+    targets: &[Target],
+    chunk: &Chunk,
+    claimed: Option<Reservation>,
+) -> GpuResult<()> {
     let context = &scope.context;
-    let staging = context.allocate(&scope.memory, chunk.bytes, BufferKind::Staging)?;
+    let staging = context.allocate_claimed(&scope.memory, claimed, chunk.bytes, BufferKind::Staging)?;
     write(&staging, targets, chunk).map_err(|error| context.classify(error))?;
     staging.unmap();
     if targets.iter().any(|target| target.source.out_of_range()) {

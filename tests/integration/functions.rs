@@ -8,7 +8,7 @@ use datafusion::common::plan_err;
 use datafusion::execution::session_state::SessionStateBuilder;
 use datafusion::prelude::SessionContext;
 use datafusion_wgpu::functions::table_functions;
-use datafusion_wgpu::memory::MemoryScope;
+use datafusion_wgpu::memory::{MemoryScope, Need};
 use datafusion_wgpu::{GpuSessionStateBuilderExt, placement_report, register_gpu};
 
 use crate::harness::{Gpu, TestResult, cpu, rows, run};
@@ -345,7 +345,22 @@ async fn memory_by_holder() -> TestResult {
     assert_eq!(ordered(&gpu.ctx, all).await?[0], format!("a test|held|{}", 1u64 << 30));
     drop(held);
     assert!(run(&gpu.ctx, "SELECT sum(id) FROM t WHERE v > 5").await?.gpu_batches > 0);
+    gpu.settled().await?;
     let idle = ordered(&gpu.ctx, "SELECT holder, state, bytes > 0 FROM gpu_memory()").await?;
     assert_eq!(idle, ["NULL|idle|true"]);
+    // Works that were let in, and those that wait for them.
+    let scope = |name: &str| MemoryScope::new(gpu.device.ledger(), name, 1000);
+    let work = scope("first").admit(Need::Bytes(700)).await;
+    let part = work.reserve(300)?;
+    let second = scope("second");
+    let waits = second.admit(Need::Bytes(600));
+    tokio::pin!(waits);
+    assert!(futures::poll!(waits.as_mut()).is_pending());
+    let states = "SELECT holder, state, bytes FROM gpu_memory() WHERE state <> 'idle' ORDER BY holder, state";
+    let want = ["first|held|300", "first|promised|400", "second|waiting|600"];
+    assert_eq!(ordered(&gpu.ctx, states).await?, want);
+    drop((part, work));
+    drop(waits.await);
+    assert!(ordered(&gpu.ctx, states).await?.is_empty());
     Ok(())
 }

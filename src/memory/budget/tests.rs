@@ -27,6 +27,7 @@ fn refuses_beyond_the_smaller_limit() {
     );
     let error = MemoryScope::new(&ledger, "join", u64::MAX).reserve(401).unwrap_err().to_string();
     assert!(error.contains("600 of 1000 bytes"), "{error}");
+    assert!(error.contains("all the device has") && !error.contains("gpu.memory_limit"), "{error}");
     assert_eq!(MemoryScope::new(&ledger, "join", 900).available(), 300);
     assert!(MemoryScope::new(&ledger, "join", 900).reserve(300).is_ok());
     assert!(MemoryScope::new(&ledger, "join", u64::MAX).reserve(u64::MAX).is_err());
@@ -65,12 +66,13 @@ fn evicts_idle_bytes_before_they_exceed_the_limit() {
 struct Cache(Mutex<Vec<Reservation>>);
 
 impl DeviceCache for Cache {
-    fn evict(&self, bytes: u64) {
+    fn evict(&self, bytes: u64) -> u64 {
         let mut freed = 0;
         while freed < bytes {
-            let Some(entry) = self.0.lock().pop() else { return };
+            let Some(entry) = self.0.lock().pop() else { break };
             freed += entry.bytes();
         }
+        freed
     }
 }
 
@@ -88,4 +90,40 @@ fn caches_go_first() {
     drop((registered, cache));
     assert!(scope.reserve(651).is_err() && scope.reserve(650).is_ok());
     drop(first);
+}
+
+#[test]
+fn caches_are_asked_for_no_more_than_is_missing() {
+    let ledger = DeviceLedger::detached(1000);
+    let scope = MemoryScope::new(&ledger, "cache", u64::MAX);
+    let cache = || Arc::new(Cache(Mutex::new((0..5).map(|_| scope.reserve(100).unwrap()).collect())));
+    let caches = [cache(), cache()];
+    let registered = caches.clone().map(|cache| -> Arc<dyn DeviceCache> { cache });
+    registered.iter().for_each(|cache| ledger.register_cache(Arc::downgrade(cache)));
+    let first = scope.for_consumer("query").reserve(200).unwrap();
+    assert_eq!(caches.each_ref().map(|cache| cache.0.lock().len()), [3, 5]);
+    let _second = scope.for_consumer("query").reserve(400).unwrap();
+    assert_eq!(caches.each_ref().map(|cache| cache.0.lock().len()), [0, 4]);
+    drop(first);
+}
+
+/// Works that wait are told of what comes back by itself, and are not let in to be refused.
+#[tokio::test]
+async fn who_would_be_alone_waits_for_what_comes_back() {
+    let ledger = DeviceLedger::detached(1000);
+    let scope = MemoryScope::new(&ledger, "x", u64::MAX);
+    let mut staging = scope.reserve(700).unwrap();
+    staging.returns();
+    let mut waits = Box::pin(scope.admit(Need::Bytes(500)));
+    assert!(futures::poll!(waits.as_mut()).is_pending());
+    let small = scope.admit(Need::Bytes(300));
+    drop(staging);
+    let work = waits.await;
+    assert_eq!(work.available(), 1000);
+    drop(work);
+    drop(small.await);
+    // What does not come back by itself is not waited for.
+    let held = scope.reserve(700).unwrap();
+    assert_eq!(scope.admit(Need::Bytes(500)).await.available(), 300);
+    drop(held);
 }

@@ -3,6 +3,7 @@
 use std::panic::resume_unwind;
 use std::slice;
 
+use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -20,13 +21,13 @@ async fn injected_faults_are_typed_and_leave_nothing_behind() {
         device.faults().fail(Choke::Allocate, n);
         let error = upload(&scope, slice::from_ref(&source), &wanted).await.unwrap_err();
         assert!(matches!(error, GpuError::AllocationRefused { .. }), "{n} {error}");
-        assert_eq!(device.ledger().reserved(), 0, "{n}");
+        settles(&device, 0).await;
     }
     for n in [1, 4] {
         device.faults().fail(Choke::Submit, n);
         let error = upload(&scope, slice::from_ref(&source), &wanted).await.unwrap_err();
         assert!(matches!(error, GpuError::KernelFault { .. }), "{error}");
-        assert_eq!(device.ledger().reserved(), 0);
+        settles(&device, 0).await;
     }
     device.faults().fail(Choke::Map, 1);
     let column = upload(&scope, &[source], &[4]).await.unwrap().remove(0);
@@ -34,7 +35,42 @@ async fn injected_faults_are_typed_and_leave_nothing_behind() {
     assert!(matches!(error, GpuError::KernelFault { .. }), "{error}");
     assert!(read(&scope, &[(&column.values, 64)]).await.is_ok());
     drop(column);
-    assert_eq!(device.ledger().reserved(), 0);
+    settles(&device, 0).await;
+}
+
+/// A cache of buffers on the device.
+#[derive(Debug)]
+struct Kept(Mutex<Vec<Arc<DeviceBuffer>>>);
+
+impl DeviceCache for Kept {
+    fn evict(&self, bytes: u64) -> u64 {
+        let mut freed = 0;
+        while freed < bytes {
+            let Some(buffer) = self.0.lock().pop() else { break };
+            freed += buffer.size();
+        }
+        freed
+    }
+}
+
+/// The driver has less than the ledger thinks: free buffers and caches go before that is an error, and nothing is left of it.
+#[tokio::test]
+async fn a_driver_without_memory_is_given_what_caches_hold() {
+    let device = own_device();
+    let scope = scope(&device);
+    let buffers = [1 << 20, 1 << 18].map(|bytes| {
+        scope.context.allocate(&scope.memory.for_consumer("cache"), bytes, BufferKind::Storage).unwrap()
+    });
+    let cache = Arc::new(Kept(Mutex::new(buffers.into())));
+    let registered: Arc<dyn DeviceCache> = Arc::clone(&cache) as _;
+    device.ledger().register_cache(Arc::downgrade(&registered));
+    drop(scope.context.allocate(&scope.memory, 1 << 19, BufferKind::Storage).unwrap());
+    assert!(device.ledger().alive() >= (1 << 20) + (1 << 18) + (1 << 19));
+    device.faults().fail(Choke::Allocate, 1);
+    let error = scope.context.allocate(&scope.memory, 1 << 21, BufferKind::Storage).unwrap_err();
+    assert!(matches!(error, GpuError::AllocationRefused { bytes: 2_097_152, .. }), "{error}");
+    assert_eq!((device.ledger().peak(), device.ledger().reserved()), ((1 << 20) + (1 << 18) + (1 << 21), 0));
+    assert_eq!((device.ledger().alive(), device.ledger().idle(), cache.0.lock().len()), (0, 0, 0));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -54,7 +90,7 @@ async fn dropped_uploads_and_downloads_release_everything() {
         settles(&device, 0).await;
     }
     let column = upload(&scope, &[source], &[4]).await.unwrap().remove(0);
-    let held = device.ledger().reserved();
+    let held = bytes_of(&column);
     for _ in 0..3 {
         let ranges = [(&column.values, 8 * 200_000)];
         let mut download = Box::pin(read(&scope, &ranges));
@@ -180,7 +216,8 @@ async fn losses_at_each_choke_point_are_typed() {
         };
         let error = timeout(Duration::from_secs(10), work).await.expect("no hang").unwrap_err();
         assert!(matches!(error, GpuError::DeviceLost(_)), "{choke:?} {n}: {error}");
-        assert_eq!(device.ledger().reserved(), 0, "round {round}");
+        settles(&device, 0).await;
+        assert_eq!(device.context().unwrap().generation(), 2, "round {round}");
         let again = scope(&device);
         assert_eq!(again.context.generation(), 2);
         round_trip(&again, &source).await;
@@ -212,7 +249,7 @@ async fn a_poll_thread_that_ends_is_a_loss() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         let _ = timeout(Duration::from_secs(10), submission.wait()).await.expect("no hang");
-        timeout(Duration::from_secs(10), old.context.pool().staging_below(0)).await.expect("no hang");
+        settles(&device, bytes_of(&column)).await;
         let error = upload(&old, &source, &[4]).await.unwrap_err();
         assert!(matches!(error, GpuError::DeviceLost(_)), "{error}");
 
@@ -222,6 +259,30 @@ async fn a_poll_thread_that_ends_is_a_loss() {
         drop((old, new, column));
         settles(&device, 0).await;
     }
+}
+
+/// An adapter that is gone is not looked for at every call.
+#[tokio::test]
+async fn an_adapter_that_is_gone_is_asked_now_and_then() {
+    let device = own_device();
+    device.lose();
+    device.faults().count();
+    device.faults().order_always(Choke::Open, Fault::Fail);
+    for _ in 0..100 {
+        let error = device.context().unwrap_err();
+        assert!(matches!(error, GpuError::NoAdapter(_)), "{error}");
+        assert!(device.current().is_none());
+    }
+    let asked = device.faults().calls(Choke::Open);
+    assert!((1..5).contains(&asked), "{asked}");
+    device.faults().clear();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while device.context().is_err() {
+        assert!(Instant::now() < deadline, "it is not tried again");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(device.context().unwrap().generation(), 2);
+    round_trip(&scope(&device), &[batch(columns(100, 3))]).await;
 }
 
 #[tokio::test]

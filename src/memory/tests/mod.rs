@@ -143,6 +143,11 @@ async fn settles(device: &Arc<GpuDevice>, bytes: u64) {
     }
 }
 
+/// Bytes that a column is reserved for.
+fn bytes_of(column: &DeviceColumn) -> u64 {
+    column.values.buffer.size() + column.validity.as_ref().map_or(0, |validity| validity.buffer.size())
+}
+
 const DOUBLE: &str = "@group(0) @binding(0) var<uniform> factor: vec4<u32>;
 @group(0) @binding(1) var<storage, read> input: array<u32>;
 @group(0) @binding(2) var<storage, read_write> output: array<u32>;

@@ -25,7 +25,7 @@ async fn every_type_survives_the_round_trip() {
         round_trip(&scope, &[whole.slice(5, 0)]).await;
     }
     drop(scope);
-    assert_eq!(device.ledger().reserved(), 0);
+    settles(&device, 0).await;
     assert!(device.ledger().peak() > 0);
 }
 
@@ -56,7 +56,7 @@ async fn columns_have_the_documented_shape() {
     assert_eq!(shapes[1], (ColumnRepr::Arrow, 8000, 64));
     assert_eq!(shapes[2], (ColumnRepr::Bits, 128, 1));
     assert_eq!((shapes[3].0, shapes[3].1), (ColumnRepr::DecimalWide, 16_000));
-    assert_eq!(device.ledger().reserved(), 8192 + 8192 + 256 + 16_384);
+    settles(&device, 8192 + 8192 + 256 + 16_384).await;
     assert_eq!(device_bytes(&DataType::Int64, 1000, false), 8192);
     assert_eq!(device_bytes(&DataType::Int64, 1000, true), 8192 + 256);
     assert_eq!(device_bytes(&DataType::Utf8, 1000, true), 0);
@@ -75,7 +75,7 @@ async fn decimals_beyond_their_precision_are_named() {
     let source = RecordBatch::try_new(Arc::new(schema), vec![Arc::new(array)]).unwrap();
     let error = upload(&scope, slice::from_ref(&source), &[0]).await.unwrap_err();
     assert_eq!(error.to_string(), "column price holds a value outside its declared type Decimal128(6, 2)");
-    assert_eq!(device.ledger().reserved(), 0);
+    settles(&device, 0).await;
     let fine = upload(&scope, &[source.slice(0, 19_999)], &[0]).await.unwrap();
     assert_eq!(fine[0].magnitude, MagnitudeBits(15));
 }
@@ -111,6 +111,7 @@ async fn the_limit_names_need_use_and_holders() {
     let scope = scope(&device);
     let source = batch(columns(4096, 0));
     let held = upload(&scope, slice::from_ref(&source), &[4]).await.unwrap();
+    settles(&device, 32_768).await;
     assert_eq!(device.ledger().holders(), vec![("test".to_string(), 32_768)]);
     let mut tight = scope.clone();
     tight.memory = MemoryScope::new(device.ledger(), "GpuFilterExec[0]", 65_536);
@@ -186,12 +187,38 @@ async fn a_kernel_runs_and_is_timed_and_cached() {
     assert!(snapshot.kernel_ns < snapshot.readback_ns);
 }
 
+/// Staging memory is held until its copies are done. Buffers are counted from their creation to their end, and at no moment
+/// there are more than the limit allows.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn buffers_that_exist_are_within_the_limit() {
+    let device = own_device();
+    let mut scope = scope(&device);
+    let array: ArrayRef = Arc::new((0..1i64 << 20).collect::<Int64Array>());
+    let source = [batch(vec![array])];
+    let limit = (8 << 20) + (2 << 20);
+    scope.memory = MemoryScope::new(device.ledger(), "tight", limit);
+    for _ in 0..3 {
+        drop(upload(&scope, &source, &[0]).await.unwrap());
+        settles(&device, 0).await;
+    }
+    let (alive, peak) = (device.ledger().alive(), device.ledger().alive_peak());
+    assert!(peak <= limit && peak > 8 << 20, "{peak}");
+    assert_eq!(alive, device.ledger().idle());
+    drop(scope);
+    drop(device.context().unwrap());
+    device.lose();
+    // The next generation takes the place of the old one.
+    let next = testing::scope(&device);
+    assert_eq!((device.ledger().alive(), device.ledger().idle()), (0, 0));
+    drop(next);
+}
+
 /// A limit with room for the column and one staging buffer is enough.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fewer_tasks_fill_under_a_tight_limit() {
     let device = device();
     let mut scope = scope(&device);
-    let rows = 1 << 19;
+    let rows = 1 << 20;
     scope.memory =
         MemoryScope::new(device.ledger(), "tight", device_bytes(&DataType::Int64, rows, false) + (1 << 20));
     let array: ArrayRef = Arc::new((0..rows as i64).collect::<Int64Array>());
