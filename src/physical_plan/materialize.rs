@@ -157,7 +157,7 @@ async fn drive(
                     let (run, chain, schema) = (Arc::clone(&run), Arc::clone(&chain), Arc::clone(&schema));
                     let span = run.span().clone();
                     let work = async move { materialize(batch, &run, &chain, &schema).await };
-                    // A task of its own: it must end, and give its memory back, also while nobody takes the rows.
+                    // A task of its own: rows of one batch are put together while the next is read.
                     in_flight.push_back(SpawnedTask::spawn(work.instrument(span)).join_unwind());
                 }
             },
@@ -171,7 +171,7 @@ async fn drive(
 /// The rows of `batch`, from the device or, for parts where that cannot be, from the CPU.
 async fn materialize(
     batch: GpuBatch,
-    run: &RunContext,
+    run: &Arc<RunContext>,
     chain: &RowLocalChain,
     schema: &SchemaRef,
 ) -> Result<Replayed> {
@@ -179,18 +179,18 @@ async fn materialize(
         return on_cpu(&batch, run, chain, &FallbackReason::ArithmeticFault).await;
     }
     let plan = Arc::new(SelectPlan::new(&batch));
-    let parts = with_retry(
+    let needs = Arc::clone(&plan);
+    let mut parts = with_retry(
         run,
         batch,
-        |batch| plan.need(batch),
-        |scope, batch| {
+        move |batch| needs.need(batch),
+        move |scope, batch| {
             let plan = Arc::clone(&plan);
             async move { plan.select(&scope, &batch).await }
         },
-    )
-    .await;
+    );
     let mut done = Replayed::default();
-    for Part { input, outcome } in parts {
+    while let Some(Part { input, outcome }) = parts.next().await? {
         let part = match outcome {
             Ok(selected) if !selected.fault => {
                 run.metrics.gpu_batch();

@@ -17,7 +17,7 @@ use super::query::Query;
 ///
 /// `gpu_batches` counts batches whose answer came from the device, `cpu_batches` those that the CPU replayed; each
 /// fallback is counted under `fallback.<reason>` too; `batch_splits` counts batches that were worked on in halves because
-/// memory was short. `kernel_time` is there where the adapter has timestamp queries;
+/// memory was short, and `batch_retries` those that were worked on again as they were: alone, or on a new device. `kernel_time` is there where the adapter has timestamp queries;
 /// `peak_device_bytes` is the most device memory that the partition held at a time, summed over partitions by EXPLAIN
 /// ANALYZE.
 pub(crate) struct GpuMetrics {
@@ -30,6 +30,7 @@ pub(crate) struct GpuMetrics {
     gpu_batches: Count,
     cpu_batches: Count,
     batch_splits: Count,
+    batch_retries: Count,
     /// Waiting until the device's memory had room beside other work.
     pub admission_time: Time,
     fallbacks: Mutex<Vec<(&'static str, Count)>>,
@@ -83,6 +84,7 @@ impl GpuMetrics {
             gpu_batches: count("gpu_batches"),
             cpu_batches: count("cpu_batches"),
             batch_splits: count("batch_splits"),
+            batch_retries: count("batch_retries"),
             admission_time: time("admission_time"),
             fallbacks: Mutex::new(vec![]),
             memory: Arc::default(),
@@ -113,6 +115,11 @@ impl GpuMetrics {
     /// Counts a batch that is worked on in halves.
     pub(crate) fn batch_split(&self) {
         self.batch_splits.add(1);
+    }
+
+    /// Counts a batch that is worked on again.
+    pub(crate) fn batch_retry(&self) {
+        self.batch_retries.add(1);
     }
 
     /// Counts a fallback.

@@ -49,6 +49,8 @@ struct Totals {
     timestamps: bool,
     launches: LaunchSnapshot,
     fallbacks: Vec<(&'static str, u64)>,
+    /// Device generations that were lost under the query's work.
+    lost: Vec<u64>,
 }
 
 impl Query {
@@ -117,6 +119,19 @@ impl Query {
         }
         totals.fallbacks.push((code, 1));
         true
+    }
+
+    /// Notes that device generation `generation` was lost under the query's work.
+    pub(crate) fn lost(&self, generation: u64) {
+        let mut totals = self.totals.lock();
+        if !totals.lost.contains(&generation) {
+            totals.lost.push(generation);
+        }
+    }
+
+    /// How many device generations were lost under the query's work.
+    pub(crate) fn losses(&self) -> usize {
+        self.totals.lock().lost.len()
     }
 
     /// Adds what a partition of a node did.

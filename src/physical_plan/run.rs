@@ -1,13 +1,13 @@
 //! What one execution of a GPU node's partition needs: options, device, budget, metrics, and the fallback policy.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::time::SystemTime;
 
 use datafusion::common::Result;
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::execution::TaskContext;
-use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryLimit, MemoryReservation};
 
 use crate::config::{FallbackPolicy, FallbackScope, GpuOptions};
 use crate::error::{GpuError, GpuResult};
@@ -22,6 +22,7 @@ use datafusion::physical_plan::ExecutionPlan;
 use super::exec::GpuExec;
 use super::metrics::GpuMetrics;
 use super::query::Query;
+use super::retry::is_admitted;
 
 /// Why a batch or an island went to the CPU although it was placed on the GPU.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -54,6 +55,8 @@ pub(crate) struct RunContext {
     observers: Arc<Observers>,
     span: tracing::Span,
     replay: AtomicU8,
+    /// Host bytes that were kept for a replay.
+    kept: AtomicUsize,
     pub(crate) metrics: GpuMetrics,
 }
 
@@ -61,6 +64,9 @@ pub(crate) struct RunContext {
 const UNDECIDED: u8 = 0;
 const GIVEN_UP: u8 = 1;
 const BEGUN: u8 = 2;
+
+/// Devices that may be lost under a query before the CPU does the rest of it.
+const MOST_LOSSES: usize = 3;
 
 impl RunContext {
     /// The context of partition `partition` of `node`. Without a device (none registered, or lost for good) every batch
@@ -80,7 +86,7 @@ impl RunContext {
             Ok(device) => {
                 let limit =
                     options.memory_limit.bytes().unwrap_or_else(|| default_memory_limit(device.caps()));
-                Some(MemoryScope::new(device.ledger(), name.clone(), limit))
+                Some(MemoryScope::new(device.ledger(), format!("{name} of query {}", query.id()), limit))
             }
             Err(_) => None,
         };
@@ -94,8 +100,40 @@ impl RunContext {
             node = name
         );
         let task = Arc::clone(task);
-        let replay = AtomicU8::new(UNDECIDED);
-        Arc::new(Self { node: name, options, device, memory, task, query, observers, span, replay, metrics })
+        Arc::new(Self {
+            node: name,
+            options,
+            device,
+            memory,
+            task,
+            query,
+            observers,
+            span,
+            replay: AtomicU8::new(UNDECIDED),
+            kept: AtomicUsize::new(0),
+            metrics,
+        })
+    }
+
+    /// A context over `device` without a node, for tests.
+    #[cfg(test)]
+    pub(crate) fn over(device: Arc<GpuDevice>, limit: u64) -> Arc<Self> {
+        let query = Query::new(String::new);
+        let set = datafusion::physical_plan::metrics::ExecutionPlanMetricsSet::new();
+        let metrics = GpuMetrics::new(&set, 0, Arc::clone(&query), false);
+        Arc::new(Self {
+            node: "test".to_owned(),
+            options: GpuOptions::default(),
+            memory: Some(MemoryScope::new(device.ledger(), "test", limit)),
+            device: Ok(device),
+            task: Arc::default(),
+            query,
+            observers: Arc::default(),
+            span: tracing::Span::none(),
+            replay: AtomicU8::new(UNDECIDED),
+            kept: AtomicUsize::new(0),
+            metrics,
+        })
     }
 
     pub(crate) fn task(&self) -> &Arc<TaskContext> {
@@ -136,6 +174,15 @@ impl RunContext {
         self.replay.load(Ordering::Acquire) != GIVEN_UP
     }
 
+    /// Whether `bytes` more host memory may be kept for a replay. That is for the rare failure; what the pool has is first of
+    /// all for operators that cannot do without.
+    pub(crate) fn may_keep(&self, bytes: usize) -> bool {
+        let pool = self.task.memory_pool();
+        let MemoryLimit::Finite(limit) = pool.memory_limit() else { return true };
+        let kept = self.kept.fetch_add(bytes, Ordering::AcqRel).saturating_add(bytes);
+        kept <= limit / 4 && pool.reserved().saturating_add(bytes) <= limit / 4 * 3
+    }
+
     /// A reservation for host memory in the query's own pool.
     pub(crate) fn host_memory(&self, what: &str) -> MemoryReservation {
         MemoryConsumer::new(format!("{} {what}", self.node)).register(self.task.memory_pool())
@@ -151,11 +198,35 @@ impl RunContext {
         self.memory.as_ref().is_some_and(|memory| memory.ledger().works().0 > 0)
     }
 
+    /// Notes that the driver refused memory to a work that was alone on the device.
+    pub(crate) fn refused_alone(&self) {
+        self.memory.iter().for_each(|memory| memory.ledger().refused_alone());
+    }
+
+    /// Whether a work was refused although it was alone, not long ago: that others make room does not help.
+    pub(crate) fn alone_is_vain(&self) -> bool {
+        self.memory.as_ref().is_some_and(|memory| memory.ledger().alone_is_vain())
+    }
+
+    /// Notes that the device of `generation` was lost under the query's work.
+    pub(crate) fn lost(&self, generation: u64) {
+        self.query.lost(generation);
+    }
+
+    /// Why the query's work is left to the CPU from now on, if it is: it may well be what kills the device.
+    pub(crate) fn given_up(&self) -> Option<GpuError> {
+        let losses = self.query.losses();
+        (losses >= MOST_LOSSES).then(|| {
+            GpuError::DeviceLost(format!("{losses} times during this query, which does not use it any more"))
+        })
+    }
+
     /// The device, once a work with this need is let in; it ends with the last copy of the scope.
     ///
     /// # Errors
     /// Those of [`Self::launch`].
     pub(crate) async fn admit(&self, need: Need) -> GpuResult<LaunchScope> {
+        debug_assert!(!is_admitted(), "a work waits for another admission: both could wait forever");
         let memory = match &self.memory {
             None => None,
             Some(memory) => {

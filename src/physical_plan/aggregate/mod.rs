@@ -295,18 +295,18 @@ impl Job {
             return self.fall_back(&batch, chain, FallbackReason::ArithmeticFault).await;
         };
         let plan = Arc::new(ReducePlan::new(op, &batch, params)?);
-        let parts = with_retry(
+        let needs = Arc::clone(&plan);
+        let mut parts = with_retry(
             &self.run,
             batch,
-            |batch| plan.need(batch),
-            |scope, batch| {
+            move |batch| needs.need(batch),
+            move |scope, batch| {
                 let plan = Arc::clone(&plan);
                 async move { plan.reduce(&scope, &batch).await }
             },
-        )
-        .await;
+        );
         let mut states: Option<Vec<AggregateState>> = None;
-        for Part { input, outcome } in parts {
+        while let Some(Part { input, outcome }) = parts.next().await? {
             let part = match outcome {
                 Ok(result) if !result.fault => {
                     self.run.metrics.gpu_batch();
