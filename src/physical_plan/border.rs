@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use arrow::array::RecordBatch;
-use arrow::datatypes::SchemaRef;
+use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
+use arrow::datatypes::{DataType, SchemaRef};
 use datafusion::common::{DataFusionError, Result};
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::physical_plan::ExecutionPlan;
@@ -12,7 +12,7 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use futures::StreamExt;
 
 use crate::memory::batch::{GpuBatch, SourceBatch};
-use crate::memory::upload::device_bytes;
+use crate::memory::upload::{device_bytes, value_type};
 
 use super::exec::GpuExec;
 use super::op::{DeviceOp, OpKind};
@@ -25,9 +25,15 @@ use super::run::RunContext;
 struct Border {
     input: Option<SendableRecordBatchStream>,
     schema: SchemaRef,
-    pending: VecDeque<RecordBatch>,
+    /// Batches, and the bytes of what of them stays on the host.
+    pending: VecDeque<(RecordBatch, u64)>,
     rows: usize,
+    bytes: u64,
     target_rows: usize,
+    /// Bytes that stay on the host, beyond which a device batch gets no more rows.
+    target_bytes: u64,
+    /// The columns that stay on the host.
+    host_columns: Vec<usize>,
     /// The input's error, given out after the rows that came before it: a LIMIT above may never reach it.
     failed: Option<DataFusionError>,
 }
@@ -36,19 +42,35 @@ impl Border {
     fn new(input: SendableRecordBatchStream, run: &RunContext) -> Self {
         let schema = input.schema();
         let target_rows = target_rows(&schema, run);
-        Self { input: Some(input), schema, pending: VecDeque::new(), rows: 0, target_rows, failed: None }
+        let fields = schema.fields().iter().enumerate();
+        let host_columns =
+            fields.filter(|(_, field)| value_type(field.data_type()).is_none()).map(|(at, _)| at).collect();
+        Self {
+            input: Some(input),
+            schema,
+            pending: VecDeque::new(),
+            rows: 0,
+            bytes: 0,
+            target_rows,
+            target_bytes: run.batch_bytes().max(1),
+            host_columns,
+            failed: None,
+        }
     }
 
     /// The next source batch; `None` at the end of the input. Cancel safe: what was read stays in `pending`.
     async fn next(&mut self) -> Option<Result<SourceBatch>> {
         while self.rows < self.target_rows
+            && self.bytes < self.target_bytes
             && let Some(input) = self.input.as_mut()
         {
             match input.next().await {
                 Some(Ok(batch)) => {
                     self.rows += batch.num_rows();
                     if batch.num_rows() > 0 {
-                        self.pending.push_back(batch);
+                        let bytes = self.host_columns.iter().map(|at| slice_bytes(batch.column(*at))).sum();
+                        self.bytes += bytes;
+                        self.pending.push_back((batch, bytes));
                     }
                 }
                 Some(Err(error)) => {
@@ -64,30 +86,46 @@ impl Border {
         Some(Ok(SourceBatch::new(Arc::clone(&self.schema), self.take())))
     }
 
-    /// At most `target_rows` of the pending rows; a batch that is too long is sliced.
+    /// At most `target_rows` of the pending rows, and about `target_bytes`; a batch that is too long is sliced.
     fn take(&mut self) -> Vec<RecordBatch> {
         let mut taken = vec![];
-        let mut room = self.target_rows;
+        let (mut room, mut taken_bytes) = (self.target_rows, 0);
         while room > 0
-            && let Some(batch) = self.pending.pop_front()
+            && taken_bytes < self.target_bytes
+            && let Some((batch, bytes)) = self.pending.pop_front()
         {
             let rows = batch.num_rows();
             if rows <= room {
                 room -= rows;
+                taken_bytes += bytes;
                 self.rows -= rows;
+                self.bytes -= bytes;
                 taken.push(batch);
             } else if taken.is_empty() {
+                let part = bytes / rows as u64 * room as u64;
                 self.rows -= room;
+                self.bytes -= part;
                 taken.push(batch.slice(0, room));
-                self.pending.push_front(batch.slice(room, rows - room));
+                self.pending.push_front((batch.slice(room, rows - room), bytes - part));
                 break;
             } else {
-                self.pending.push_front(batch);
+                self.pending.push_front((batch, bytes));
                 break;
             }
         }
         taken
     }
+}
+
+/// Bytes that the rows of `array` take, without those of other slices of the same memory.
+fn slice_bytes(array: &ArrayRef) -> u64 {
+    let long = match array.data_type() {
+        DataType::Utf8View => array.as_string_view().total_buffer_bytes_used(),
+        DataType::BinaryView => array.as_binary_view().total_buffer_bytes_used(),
+        _ => 0,
+    };
+    let bytes = array.to_data().get_slice_memory_size();
+    bytes.unwrap_or_else(|_| array.get_array_memory_size()).saturating_add(long) as u64
 }
 
 /// Rows of a device batch: the configured number, fewer when the columns that can live on the device are wide, or the memory
@@ -184,7 +222,11 @@ impl DeviceStream {
             }
             None => border.input,
         };
-        ReplaySlot { batches: border.pending.into(), tail, memory: None }
+        ReplaySlot {
+            batches: border.pending.into_iter().map(|(batch, _)| batch).collect(),
+            tail,
+            memory: None,
+        }
     }
 
     /// The row-local operators applied to a source batch.

@@ -10,11 +10,11 @@ use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use datafusion::common::runtime::JoinSet;
+use datafusion::common::utils::memory::RecordBatchMemoryCounter;
 use datafusion::common::{DataFusionError, Result, internal_err};
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::physical_plan::ExecutionPlan;
-use datafusion::physical_plan::spill::get_record_batch_memory_size;
 use futures::StreamExt;
 use futures::stream::FuturesOrdered;
 use tokio::sync::watch;
@@ -58,7 +58,7 @@ pub(crate) struct IslandRun {
     run: Arc<RunContext>,
     template_inputs: Range<usize>,
     /// Host batches are kept for a replay, because the sources cannot be read again; for as long as the query's memory pool
-    /// has room.
+    /// has room to spare.
     retain: bool,
     /// True when no partition needs to go on.
     stop: watch::Sender<bool>,
@@ -188,19 +188,26 @@ fn produces_dynamic_filters(plan: &Arc<dyn ExecutionPlan>) -> bool {
 struct Retained {
     batches: Vec<RecordBatch>,
     memory: MemoryReservation,
+    /// Counts what batches share once.
+    counter: RecordBatchMemoryCounter,
     run: Arc<RunContext>,
 }
 
 impl Retained {
     fn new(run: &Arc<RunContext>) -> Self {
-        Self { batches: vec![], memory: run.host_memory("replay"), run: Arc::clone(run) }
+        let (memory, counter) = (run.host_memory("replay"), RecordBatchMemoryCounter::new());
+        Self { batches: vec![], memory, counter, run: Arc::clone(run) }
     }
 
-    /// Keeps `batches`. Where the pool has no room, failures are answered batch by batch from then on, and each partition drops
-    /// what it kept when it comes here next.
+    /// Keeps `batches`. Where the pool has no room to spare, failures are answered batch by batch from then on, and each
+    /// partition drops what it kept when it comes here next.
     fn keep(&mut self, batches: &[RecordBatch]) {
-        let bytes = batches.iter().map(get_record_batch_memory_size).sum();
-        if self.memory.try_grow(bytes).is_err() {
+        if !self.run.may_replay() {
+            self.give_back();
+            return;
+        }
+        let bytes = batches.iter().map(|batch| self.counter.count_batch(batch)).sum();
+        if !self.run.may_keep(bytes) || self.memory.try_grow(bytes).is_err() {
             if self.run.give_up_replay() {
                 tracing::debug!(bytes, "no memory to keep the input for a replay");
             } else {
@@ -211,9 +218,14 @@ impl Retained {
         if self.run.may_replay() {
             self.batches.extend_from_slice(batches);
         } else {
-            self.batches = vec![];
-            self.memory.free();
+            self.give_back();
         }
+    }
+
+    fn give_back(&mut self) {
+        self.batches = vec![];
+        self.memory.free();
+        self.counter = RecordBatchMemoryCounter::new();
     }
 }
 
