@@ -2,7 +2,7 @@
 
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::prelude::SessionContext;
-use datafusion_wgpu::memory::faults::Choke;
+use datafusion_wgpu::memory::faults::{Choke, Fault};
 use datafusion_wgpu::physical_plan::replay;
 
 use crate::harness::{Gpu, TestResult, cpu, expected, register_files, run, run_plan, write_files};
@@ -16,7 +16,7 @@ async fn files(gpu: &Gpu, dir: &tempfile::TempDir) -> TestResult {
     register_files(&gpu.ctx, "t", dir.path()).await
 }
 
-/// The device is lost in the middle of a query: the query's answer stays, and the next one runs on a new device.
+/// The device is lost in the middle of a query: its work is done again on a new device, unless that is lost again and again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_device() -> TestResult {
     let dir = tempfile::tempdir()?;
@@ -26,14 +26,24 @@ async fn a_lost_device() -> TestResult {
         let want = expected(dir.path(), sql).await?;
         for scope in ["batch", "island"] {
             gpu.set("fallback_scope", &format!("'{scope}'")).await?;
-            for n in [1, 3] {
-                gpu.device.faults().lose_at(Choke::Submit, n);
+            // Once, and at every call: what kills the device is not tried for ever.
+            for once in [true, false] {
+                if once {
+                    gpu.device.faults().lose_at(Choke::Submit, 3);
+                } else {
+                    gpu.device.faults().order_always(Choke::Submit, Fault::Lose);
+                }
+                let before = gpu.device.context()?.generation();
                 let ran = gpu.run(sql).await?;
                 gpu.device.faults().clear();
-                assert_eq!(ran.rows, want, "{scope} {n}");
+                assert_eq!(ran.rows, want, "{scope} {once}");
+                let lost: usize =
+                    ran.fallbacks.iter().filter(|(code, _)| code == "DeviceLost").map(|(_, n)| *n).sum();
+                let generations = gpu.device.context()?.generation() - before;
+                assert_eq!((lost == 0, ran.gpu_batches == 0), (once, !once), "{ran:?}");
                 assert!(
-                    ran.fallbacks.iter().any(|(code, count)| code == "DeviceLost" && *count > 0),
-                    "{ran:?}"
+                    ran.retries > 0 && (1..=if once { 1 } else { 6 }).contains(&generations),
+                    "{generations}"
                 );
                 let next = gpu.run(sql).await?;
                 assert_eq!(next.rows, want);

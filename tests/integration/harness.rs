@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use datafusion::arrow::array::{
     ArrayRef, Date32Array, Decimal128Array, Float64Array, Int32Array, Int64Array, RecordBatch, StringArray,
@@ -35,6 +36,9 @@ pub struct Ran {
     pub gpu_batches: usize,
     /// Batches or islands that the CPU answered.
     pub cpu_batches: usize,
+    /// Batches that were worked on in halves, and again as they were.
+    pub splits: usize,
+    pub retries: usize,
     /// Fallback metrics, `code=count`.
     pub fallbacks: Vec<(String, usize)>,
     pub plan: String,
@@ -76,6 +80,19 @@ impl Gpu {
         run(&self.ctx, sql).await
     }
 
+    /// Waits until nothing is held and nothing runs on the device: tasks may end a little after their query, and staging
+    /// memory is held until its copies are done.
+    pub async fn settled(&self) -> TestResult {
+        let ledger = self.device.ledger();
+        let settled = async {
+            while ledger.reserved() > 0 || ledger.works() != (0, 0) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let waited = tokio::time::timeout(Duration::from_secs(60), settled).await;
+        Ok(waited.map_err(|_| format!("still on the device: {}, {:?}", ledger.report(), ledger.works()))?)
+    }
+
     /// Bytes reserved on the device.
     pub fn reserved(&self) -> u64 {
         self.device.ledger().reserved()
@@ -107,6 +124,8 @@ pub async fn run_plan(ctx: &SessionContext, plan: Arc<dyn ExecutionPlan>) -> Tes
         nodes: vec![],
         gpu_batches: 0,
         cpu_batches: 0,
+        splits: 0,
+        retries: 0,
         fallbacks: vec![],
         plan: displayable(plan.as_ref()).indent(false).to_string(),
     };
@@ -121,6 +140,8 @@ fn visit(plan: &Arc<dyn ExecutionPlan>, ran: &mut Ran) {
             let count = |name: &str| metrics.sum_by_name(name).map_or(0, |value| value.as_usize());
             ran.gpu_batches += count("gpu_batches");
             ran.cpu_batches += count("cpu_batches");
+            ran.splits += count("batch_splits");
+            ran.retries += count("batch_retries");
             for metric in metrics.iter() {
                 let name = metric.value().name();
                 if let Some(code) = name.strip_prefix("fallback.") {

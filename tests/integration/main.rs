@@ -29,5 +29,7 @@ mod tpch_data;
 mod trace;
 mod types;
 
+#[path = "../../src/bin/datafusion-wgpu/soak/operators.rs"]
+mod operators;
 #[path = "../support/tpch.rs"]
 mod tpch;

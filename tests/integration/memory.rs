@@ -1,16 +1,17 @@
 //! Device memory: bounded footprints, many queries at once, consumers that do not take their rows.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use datafusion::arrow::array::{Array, AsArray};
 use datafusion::arrow::datatypes::Int64Type;
-use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryPool};
+use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryLimit, MemoryPool, MemoryReservation};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::physical_plan::execute_stream;
 use datafusion::prelude::{SessionConfig, SessionContext};
-use datafusion_wgpu::memory::faults::Choke;
+use datafusion_wgpu::memory::faults::{Choke, Fault};
 use datafusion_wgpu::register_gpu_runtime;
 use futures::StreamExt;
 use parking_lot::Mutex;
@@ -47,10 +48,10 @@ async fn large_inputs_in_little_memory() -> TestResult {
         let ran = gpu.run(sql).await?;
         assert_eq!(ran.rows, want, "{}", ran.plan);
         assert!(ran.gpu_batches > 100 && ran.cpu_batches == 0, "{ran:?}");
-        let ledger = gpu.device.ledger();
-        assert!(ledger.peak() <= LIMIT && ledger.peak() > LIMIT / 4, "{} bytes were held", ledger.peak());
-        assert!(ledger.reserved() + ledger.idle() <= LIMIT, "{} bytes wait for reuse", ledger.idle());
-        assert_eq!((ledger.reserved(), ledger.works()), (0, (0, 0)));
+        gpu.settled().await?;
+        // Buffers from their creation to their end, in use or not.
+        let peak = gpu.device.ledger().alive_peak();
+        assert!(peak <= LIMIT && peak > LIMIT / 4, "there were {peak} bytes of buffers");
     }
     Ok(())
 }
@@ -98,9 +99,12 @@ async fn many_queries_at_once() -> TestResult {
         });
     }
     // The long ones are at work, and wait for one another.
-    while first.device.ledger().works().1 < 4 {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    let waiting = async {
+        while first.device.ledger().works().1 < 4 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(HANG, waiting).await?;
     let short =
         tokio::time::timeout(HANG, run(&sessions[0], "SELECT sum(id) FROM t WHERE id < 100")).await??;
     assert_eq!(short.rows, ["4950"]);
@@ -109,9 +113,9 @@ async fn many_queries_at_once() -> TestResult {
     while let Some(done) = tokio::time::timeout(HANG, tasks.join_next()).await? {
         done??;
     }
-    let ledger = first.device.ledger();
-    assert!(ledger.peak() <= LIMIT, "{} bytes were held", ledger.peak());
-    assert_eq!((ledger.reserved(), ledger.works()), (0, (0, 0)));
+    first.settled().await?;
+    let peak = first.device.ledger().alive_peak();
+    assert!(peak <= LIMIT && peak > LIMIT / 4, "there were {peak} bytes of buffers");
     Ok(())
 }
 
@@ -162,22 +166,126 @@ async fn refused_allocations_are_tried_again() -> TestResult {
             assert_eq!(gpu.device.faults().pending(Choke::Allocate), 0);
             assert_eq!(ran.rows, want, "{n}");
             assert!(ran.cpu_batches == 0 && ran.fallbacks.is_empty(), "{ran:?}");
+            assert!(ran.splits + ran.retries > 0, "{n}: nothing was tried again: {ran:?}");
         }
     }
     Ok(())
 }
 
-/// What is kept for a replay counts in the query's own pool. When that is full, failures are answered batch by batch.
+/// The driver has no memory at all, since somebody else took it: each batch is left to the CPU as a whole, and soon.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_driver_that_refuses_everything() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    write_files(dir.path(), 2, 50_000)?;
+    let gpu = Gpu::new(2).await?;
+    register_files(&gpu.ctx, "t", dir.path()).await?;
+    gpu.set("batch_rows", "524288").await?;
+    for sql in [AGGREGATE, ROWS] {
+        let want = expected(dir.path(), sql).await?;
+        gpu.device.faults().count();
+        gpu.device.faults().order_always(Choke::Allocate, Fault::Fail);
+        let ran = gpu.run(sql).await?;
+        gpu.device.faults().clear();
+        assert_eq!(ran.rows, want);
+        let calls = gpu.device.faults().calls(Choke::Allocate);
+        assert!(ran.gpu_batches == 0 && ran.cpu_batches <= 2 && calls <= 40, "{calls} calls: {ran:?}");
+        let counted: usize = ran.fallbacks.iter().map(|(_, count)| count).sum();
+        assert_eq!(counted, ran.cpu_batches, "{ran:?}");
+    }
+    Ok(())
+}
+
+/// Rows whose bytes stay on the host: they are not collected without bounds because they take none of the device's memory.
+#[tokio::test(flavor = "multi_thread")]
+async fn wide_rows_of_the_host_make_small_batches() -> TestResult {
+    let gpu = Gpu::new(1).await?;
+    gpu.set("batch_rows", "524288").await?;
+    gpu.set("batch_bytes", "'1MiB'").await?;
+    let source = "SELECT value AS v, repeat('x', 1000) AS s, arrow_cast(repeat('y', 1000), 'Utf8View') AS w \
+         FROM generate_series(1, 10000)";
+    gpu.ctx.sql(&format!("CREATE TABLE wide AS {source}")).await?.collect().await?;
+    for column in ["s", "w"] {
+        let ran = gpu.run(&format!("SELECT {column}, v + 1 FROM wide WHERE v > 1000")).await?;
+        // 10 MB, and no batch takes more than one of DataFusion's too many.
+        assert!((5..=11).contains(&ran.gpu_batches), "{ran:?}");
+        assert_eq!(ran.rows.len(), 9000);
+    }
+    assert_eq!(gpu.run("SELECT v + 1 FROM wide WHERE v > 1000").await?.gpu_batches, 1);
+    Ok(())
+}
+
+/// A pool that notes the most that was kept for a replay.
+#[derive(Debug)]
+struct Watched {
+    pool: GreedyMemoryPool,
+    kept: AtomicUsize,
+    most_kept: AtomicUsize,
+}
+
+impl Watched {
+    fn new(bytes: usize) -> Arc<Self> {
+        let pool = GreedyMemoryPool::new(bytes);
+        Arc::new(Watched { pool, kept: AtomicUsize::default(), most_kept: AtomicUsize::default() })
+    }
+
+    fn note(&self, reservation: &MemoryReservation, bytes: usize) {
+        if reservation.consumer().name().contains("replay") {
+            let kept = self.kept.fetch_add(bytes, Ordering::SeqCst) + bytes;
+            self.most_kept.fetch_max(kept, Ordering::SeqCst);
+        }
+    }
+}
+
+impl fmt::Display for Watched {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Watched")
+    }
+}
+
+impl MemoryPool for Watched {
+    fn name(&self) -> &str {
+        "watched"
+    }
+
+    fn grow(&self, reservation: &MemoryReservation, bytes: usize) {
+        self.pool.grow(reservation, bytes);
+        self.note(reservation, bytes);
+    }
+
+    fn shrink(&self, reservation: &MemoryReservation, bytes: usize) {
+        self.pool.shrink(reservation, bytes);
+        if reservation.consumer().name().contains("replay") {
+            self.kept.fetch_sub(bytes, Ordering::SeqCst);
+        }
+    }
+
+    fn try_grow(&self, reservation: &MemoryReservation, bytes: usize) -> datafusion::error::Result<()> {
+        self.pool.try_grow(reservation, bytes)?;
+        self.note(reservation, bytes);
+        Ok(())
+    }
+
+    fn reserved(&self) -> usize {
+        self.pool.reserved()
+    }
+
+    fn memory_limit(&self) -> MemoryLimit {
+        self.pool.memory_limit()
+    }
+}
+
+/// What is kept for a replay counts in the query's own pool, slices of the same memory once. When that takes a share of it,
+/// failures are answered batch by batch.
 #[tokio::test(flavor = "multi_thread")]
 async fn kept_input_counts_in_the_pool() -> TestResult {
     let off = cpu(2);
     off.register_table("t", crate::sources::once(3, 4_000)?)?;
     let want = run(&off, AGGREGATE).await?.rows;
     let gpu = Gpu::new(2).await?;
-    // One batch of 700 rows takes some 45 KiB.
-    for (bytes, scope) in [(100 << 20, "island"), (300 << 10, "batch")] {
-        let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(bytes));
-        let env = RuntimeEnvBuilder::new().with_memory_pool(Arc::clone(&pool)).build_arc()?;
+    // 4,000 rows take some 300 KiB, which all batches of a partition are slices of.
+    for (bytes, scope) in [(100 << 20, "island"), (5 << 20, "island"), (1 << 20, "batch")] {
+        let pool = Watched::new(bytes);
+        let env = RuntimeEnvBuilder::new().with_memory_pool(Arc::clone(&pool) as _).build_arc()?;
         let config = SessionConfig::new().with_target_partitions(2).with_batch_size(1000);
         let ctx = SessionContext::new_with_config_rt(config, env);
         register_gpu_runtime(&ctx, Arc::clone(&gpu.runtime))?;
@@ -204,6 +312,8 @@ async fn kept_input_counts_in_the_pool() -> TestResult {
         assert_eq!((counted, ran.cpu_batches), (1, 1), "{ran:?}");
         assert_eq!(*scopes.lock(), [scope]);
         assert_eq!(pool.reserved(), 0);
+        let kept = pool.most_kept.load(Ordering::SeqCst);
+        assert!(kept <= bytes / 4 && (kept > 0 || scope == "batch"), "{kept} of {bytes} bytes were kept");
     }
     Ok(())
 }

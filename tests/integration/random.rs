@@ -244,7 +244,7 @@ async fn random_queries() -> TestResult {
                 }
                 (want, got) => return Err(format!("{context}: {want:?} and {got:?}").into()),
             }
-            assert_eq!(gpu.reserved(), 0, "{context}");
+            gpu.settled().await.map_err(|error| format!("{context}: {error}"))?;
         }
     }
     assert!(nodes > 48 && on_device > 100, "{nodes} Gpu nodes, {on_device} batches on the device");

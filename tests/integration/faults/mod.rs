@@ -1,6 +1,6 @@
 //! Faults at every step of a query: right answers, no hang, no leak, and the next query runs on the GPU.
 //!
-//! A new operator is one more line of [`OPERATORS`]; `walk` then breaks its query at each call of each choke point.
+//! A new operator is one more line of [`OPERATORS`]; `walk` then breaks its query at the calls of each choke point.
 
 mod upstream;
 mod walk;
@@ -14,61 +14,17 @@ use datafusion::parquet::file::properties::WriterProperties;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::prelude::SessionContext;
 use datafusion_wgpu::observe::Subscription;
+use datafusion_wgpu::physical_plan::{GpuExec, OpKind};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::harness::{Gpu, Ran, TestResult, cpu, register_files, run, run_plan, table};
+use crate::operators::{OPERATORS, Operator};
 use crate::sources;
 
 /// Far beyond what any step takes: who waits longer, hangs.
 const HANG: Duration = Duration::from_secs(60);
-
-/// An operator under test.
-pub struct Operator {
-    /// The node that must be in the plan.
-    node: &'static str,
-    /// A query over `t` in memory, `p` in Parquet files, or `r`, which is not known to be repeatable: the same rows; or over
-    /// `u`, fewer rows in one partition in memory.
-    sql: &'static str,
-    keeps_exchanges: bool,
-}
-
-const fn op(node: &'static str, sql: &'static str) -> Operator {
-    Operator { node, sql, keeps_exchanges: false }
-}
-
-impl Operator {
-    const fn with_exchanges(mut self) -> Self {
-        self.keeps_exchanges = true;
-        self
-    }
-
-    /// Whether `gpu.fallback_scope` makes a difference.
-    fn has_islands(&self) -> bool {
-        !["GpuFilterExec", "GpuProjectionExec"].contains(&self.node)
-    }
-
-    /// The scopes of fallbacks to walk, and whether at every call or only at some.
-    fn scopes(&self) -> [(&'static str, bool); 2] {
-        [("'batch'", true), ("'island'", self.has_islands())]
-    }
-}
-
-const OPERATORS: &[Operator] = &[
-    op("GpuFilterExec", "SELECT id, s FROM t WHERE v > 80000"),
-    op("GpuProjectionExec", "SELECT v + id AS w, d * d AS dd FROM t"),
-    op("GpuProjectionExec", "SELECT s, v + id AS w FROM t WHERE v > 80000 AND (k IS NULL OR k < 900)"),
-    op(
-        "GpuAggregateExec",
-        "SELECT count(k), sum(v), avg(id), sum(d) FILTER (WHERE k > 500) FROM t WHERE v > 2000",
-    ),
-    op("GpuAggregateExec", "SELECT count(*), sum(v), max(f) FROM t WHERE v > 2000").with_exchanges(),
-    op("GpuAggregateExec", "SELECT sum(v), count(k), max(f) FROM r WHERE v > 2000"),
-    op("GpuAggregateExec", "SELECT min(v), max(id) FROM p WHERE v >= 0").with_exchanges(),
-    op("GpuFilterExec", "SELECT id, v FROM r WHERE v > 80000 ORDER BY v, id"),
-    op("GpuFilterExec", "SELECT a.s, b.v FROM u a JOIN u b ON a.id = b.id WHERE a.v > 90000 AND b.v < 95000"),
-];
 
 /// First id and rows of each partition: two device batches and one. The first can be split, the others cannot.
 const PARTS: [(i64, i64); 2] = [(0, 2_400), (2_400, 300)];
@@ -85,7 +41,31 @@ pub struct Rig {
     _told: Subscription,
 }
 
-const TABLES: [&str; 4] = ["t", "p", "r", "u"];
+/// The tables of [`OPERATORS`].
+pub const TABLES: [&str; 4] = ["t", "p", "r", "u"];
+
+/// Whether a node of the plan reads all of its input before it gives rows: then it makes a difference what is run again.
+fn has_islands(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    let breaker =
+        plan.downcast_ref::<GpuExec>().is_some_and(|exec| matches!(exec.op().kind(), OpKind::Breaker(_)));
+    breaker || plan.children().into_iter().any(has_islands)
+}
+
+/// Every node type that has a rule is in the list, so that none is left out of the walk.
+#[test]
+fn every_operator_has_a_line() {
+    let registry = include_str!("../../../src/optimizer/registry.rs");
+    let rules = registry.split("\nrules! {").nth(1).unwrap_or_default();
+    let nodes: Vec<_> = rules.lines().filter_map(|line| line.trim().split_once(" => ")).collect();
+    assert!(nodes.iter().any(|(node, _)| *node == "FilterExec"), "{nodes:?}");
+    for (node, _) in nodes {
+        let gpu = format!("Gpu{node}");
+        assert!(
+            OPERATORS.iter().any(|operator| operator.node == gpu),
+            "{gpu} needs a line in soak/operators.rs"
+        );
+    }
+}
 
 /// Registers the tables of [`OPERATORS`].
 async fn register_tables(ctx: &SessionContext, files: &Path) -> TestResult {
@@ -133,6 +113,14 @@ impl Rig {
         Ok(run(&self.cpu().await?, operator.sql).await?.rows)
     }
 
+    /// The values of `gpu.fallback_scope` that make a difference to an operator's query.
+    async fn scopes(&self, operator: &Operator) -> TestResult<&'static [&'static str]> {
+        self.prepare(operator, "'batch'").await?;
+        let plan = self.gpu.ctx.sql(operator.sql).await?.create_physical_plan().await?;
+        let scopes: &[&str] = if has_islands(&plan) { &["'batch'", "'island'"] } else { &["'batch'"] };
+        Ok(scopes)
+    }
+
     /// Runs a query with a GPU node to its end, that of all its tasks included. The inner error is the query's.
     async fn run(&mut self, sql: &str) -> TestResult<TestResult<Ran>> {
         let ran = timeout(HANG, self.gpu.run(sql)).await.map_err(|_| format!("{sql} hangs"))?;
@@ -144,18 +132,7 @@ impl Rig {
     async fn end(&mut self) -> TestResult {
         let report = || format!("the query does not end: {:?}", self.gpu.runtime.observers());
         timeout(HANG, self.ended.recv()).await.map_err(|_| report())?;
-        self.settle().await
-    }
-
-    /// Waits for the memory of tasks that were aborted, or end by themselves.
-    async fn settle(&self) -> TestResult {
-        let settled = async {
-            while self.gpu.reserved() > 0 {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-        };
-        let report = || format!("device memory is still reserved: {}", self.gpu.device.ledger().report());
-        Ok(timeout(HANG, settled).await.map_err(|_| report())?)
+        self.gpu.settled().await
     }
 
     /// A query to which nothing happens: the GPU answers all of it.

@@ -36,7 +36,7 @@ async fn sources_break_at_every_batch() -> TestResult {
     let off = cpu(2);
     let batches = (PARTS[0].1 as usize).div_ceil(BATCH_ROWS as usize);
     for operator in OPERATORS {
-        for (scope, _) in operator.scopes().into_iter().filter(|(_, every)| *every) {
+        for scope in rig.scopes(operator).await? {
             let want = rig.prepare(operator, scope).await?;
             for (at, how) in (1..=batches).flat_map(|at| [(at, Break::Error), (at, Break::Panic)]) {
                 let what = format!("{how:?} at {at}, {scope}, {}", operator.sql);
@@ -176,7 +176,7 @@ async fn an_object_store_breaks_at_every_request() -> TestResult {
     register(&rig.gpu.ctx, &store).await?;
     let mut taken = 0;
     for operator in OPERATORS {
-        for (scope, _) in operator.scopes().into_iter().filter(|(_, every)| *every) {
+        for scope in rig.scopes(operator).await? {
             rig.prepare(operator, scope).await?;
             let want = run(&off, operator.sql).await?.rows;
             let plan = rig.gpu.ctx.sql(operator.sql).await?.create_physical_plan().await?;

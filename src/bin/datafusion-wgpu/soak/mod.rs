@@ -1,5 +1,6 @@
 //! `soak`: many queries at once on one device, in little memory, for a while, with failures and cancellations among them.
 
+mod operators;
 mod report;
 mod work;
 
@@ -72,6 +73,7 @@ pub async fn run(args: Args) -> Result<ExitCode> {
     let device = opened.map_err(|e| problem(format!("opening the adapter failed: {e}")))??;
     let table = Table::new(args.rows).await?;
     let shared = Arc::new(Shared::new(&args, &device, table)?);
+    shared.check_plans().await?;
     let start = Instant::now();
     let end = start + Duration::from_secs(args.seconds);
     let faults = SpawnedTask::spawn(inject(Arc::clone(&shared), args.clone()));
@@ -84,8 +86,10 @@ pub async fn run(args: Args) -> Result<ExitCode> {
         })
         .collect();
     let mut summary = Summary::new(&args, device.caps().name.clone());
+    // One for all: many queries that hang are found as soon as one is.
+    let deadline = (end + PATIENCE).into();
     for job in jobs {
-        match tokio::time::timeout(PATIENCE + Duration::from_secs(args.seconds), job.join_unwind()).await {
+        match tokio::time::timeout_at(deadline, job.join_unwind()).await {
             Ok(Ok(done)) => summary.add(done),
             Ok(Err(error)) => summary.wrong(format!("a job ended early: {error}")),
             Err(_) => summary.wrong("a query hangs".to_owned()),

@@ -1,0 +1,40 @@
+//! One line an operator: what `soak` runs, the fault walk breaks at every call of the device, and guard bands watch.
+
+/// An operator, and a query that runs it.
+pub struct Operator {
+    /// The node that must be in the plan.
+    pub node: &'static str,
+    /// A query over `t` in memory, `p` in Parquet files, or `r`, which is not known to be repeatable: the same rows; or over
+    /// `u`, fewer rows in one partition in memory. Columns: id, v, k, d, f, day, s. Its answer must not depend on the order
+    /// of rows.
+    pub sql: &'static str,
+    /// The node is only there under `gpu.exchanges = 'keep'`, or differs there.
+    pub keeps_exchanges: bool,
+}
+
+const fn op(node: &'static str, sql: &'static str) -> Operator {
+    Operator { node, sql, keeps_exchanges: false }
+}
+
+impl Operator {
+    const fn with_exchanges(mut self) -> Self {
+        self.keeps_exchanges = true;
+        self
+    }
+}
+
+/// All operators.
+pub const OPERATORS: &[Operator] = &[
+    op("GpuFilterExec", "SELECT id, s FROM t WHERE v > 80000"),
+    op("GpuProjectionExec", "SELECT v + id AS w, d * d AS dd FROM t"),
+    op("GpuProjectionExec", "SELECT s, v + id AS w FROM t WHERE v > 80000 AND (k IS NULL OR k < 900)"),
+    op(
+        "GpuAggregateExec",
+        "SELECT count(k), sum(v), avg(id), sum(d) FILTER (WHERE k > 500) FROM t WHERE v > 2000",
+    ),
+    op("GpuAggregateExec", "SELECT count(*), sum(v), max(f) FROM t WHERE v > 2000").with_exchanges(),
+    op("GpuAggregateExec", "SELECT sum(v), count(k), max(f) FROM r WHERE v > 2000"),
+    op("GpuAggregateExec", "SELECT min(v), max(id) FROM p WHERE v >= 0").with_exchanges(),
+    op("GpuFilterExec", "SELECT id, v FROM r WHERE v > 80000 ORDER BY v, id"),
+    op("GpuFilterExec", "SELECT a.s, b.v FROM u a JOIN u b ON a.id = b.id WHERE a.v > 90000 AND b.v < 95000"),
+];
