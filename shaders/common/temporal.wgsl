@@ -38,3 +38,11 @@ fn tm_month_days(year: i32, month: i32) -> i32 {
     let next = select(0, 1, month == 12);
     return tm_days(year + next, month + 1 - 12 * next, 1) - tm_days(year, month, 1);
 }
+
+// The day so many months later, or the last day of that month.
+fn tm_add_months(from: vec3<i32>, months: i32) -> i32 {
+    let total = from.x * 12 + from.y - 1 + months + 2400000;
+    let year = total / 12 - 200000;
+    let month = total % 12 + 1;
+    return tm_days(year, month, min(from.z, tm_month_days(year, month)));
+}

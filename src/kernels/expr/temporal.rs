@@ -29,6 +29,9 @@ pub enum TemporalFn {
     /// `date_bin`: a timestamp or time, the stride in nanoseconds (positive), the origin in nanoseconds since the epoch or
     /// midnight. NULL on overflow.
     Bin,
+    /// `date_bin` of a timestamp by months: the stride in months (`Int32`, 1 to a million), the origin in nanoseconds
+    /// since the epoch. NULL beyond nanoseconds.
+    BinMonths,
     /// A date or timestamp plus or minus an interval: months (`Int32`), days (`Int32`), nanoseconds (`Int64`). Faults
     /// close to the ends of the calendar and of the type.
     AddInterval {
@@ -48,6 +51,9 @@ pub enum TemporalFn {
     /// Days between two dates of one type, as `Int64`.
     DaysBetween,
 }
+
+/// Months of the largest stride.
+pub(crate) const MOST_STRIDE: i32 = 1_000_000;
 
 /// What `date_trunc` truncates to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -182,6 +188,7 @@ impl TemporalFn {
             (TemporalFn::Bin, [from @ (Timestamp { .. } | Time32(_) | Time64(_)), Int64, Int64]) => {
                 *from == ty
             }
+            (TemporalFn::BinMonths, [from @ Timestamp { .. }, Int32, Int64]) => *from == ty,
             (
                 TemporalFn::AddInterval { .. },
                 [from @ (Date32 | Date64 | Timestamp { .. }), Int32, Int32, Int64],
@@ -218,6 +225,9 @@ impl Emitter<'_> {
             (TemporalFn::Trunc(to), [e]) => self.temporal_trunc(e, to, &mut node),
             (TemporalFn::Part(part), [e]) => self.temporal_part(e, part, &mut node),
             (TemporalFn::Bin, [e, stride, origin]) => self.temporal_bin(e, stride, origin, &mut node),
+            (TemporalFn::BinMonths, [e, stride, origin]) => {
+                self.temporal_months(e, stride, origin, &mut node)
+            }
             (TemporalFn::AddInterval { negated }, [e, months, days, nanos]) => {
                 self.temporal_interval(e, [months, days, nanos], negated, &mut node);
             }

@@ -21,6 +21,7 @@ pub fn temporal(function: TemporalFn, args: &[(Scalar, ValueType)], ty: ValueTyp
         (TemporalFn::Trunc(to), [v]) => trunc(*v, *from, to).map(Some),
         (TemporalFn::Part(part), [v]) => Ok(part_of(*v, *from, part)),
         (TemporalFn::Bin, [v, stride, origin]) => Ok(bin(*v, *from, *stride, *origin)),
+        (TemporalFn::BinMonths, [v, stride, origin]) => Ok(bin_months(*v, *from, *stride, *origin)),
         (TemporalFn::AddInterval { negated }, [v, months, days, nanos]) => {
             let sign = if negated { -1 } else { 1 };
             add_interval(*v, *from, sign * months, sign * days, (*nanos, sign)).map(Some)
@@ -191,6 +192,22 @@ fn bin(v: i128, ty: ValueType, stride: i128, origin: i128) -> Scalar {
         ValueType::Timestamp { .. } => start / scale,
         _ => start % i128::from(NANOS_PER_DAY) / scale,
     })
+}
+
+fn bin_months(v: i128, ty: ValueType, stride: i128, origin: i128) -> Scalar {
+    let (scale, long_day) = (i128::from(scale_to_nanos(ty)), i128::from(NANOS_PER_DAY));
+    let nanos = i128::from(i64::try_from(v * scale).ok()?);
+    let (to, from) = (civil(nanos.div_euclid(long_day)), civil(origin.div_euclid(long_day)));
+    let months = (to.0 - from.0) * 12 + to.1 - from.1;
+    let start = |months: i128| {
+        let total = from.0 * 12 + from.1 - 1 + months;
+        let (year, month) = (total.div_euclid(12), total.rem_euclid(12) + 1);
+        days_of(year, month, from.2.min(month_days(year, month))) * long_day + origin.rem_euclid(long_day)
+    };
+    // Down to a whole number of strides, and one more where that is still later.
+    let whole = months.div_euclid(stride) * stride;
+    let bin = Some(start(whole)).filter(|bin| *bin <= nanos).unwrap_or_else(|| start(whole - stride));
+    i64::try_from(bin).ok().map(|bin| i128::from(bin) / scale)
 }
 
 fn add_interval(

@@ -19,9 +19,9 @@ use datafusion::logical_expr::Operator;
 use datafusion::physical_expr::expressions::{BinaryExpr, Literal};
 use datafusion::physical_expr::{PhysicalExpr, ScalarFunctionExpr};
 
-use crate::kernels::expr::temporal::{Granularity, Part};
-use crate::kernels::expr::{Expr, Function, TemporalFn, ValueType, Zone};
-use crate::optimizer::types::{holds_all_values, is_integer};
+use crate::kernels::expr::temporal::{Granularity, MOST_STRIDE, NANOS_PER_DAY, Part};
+use crate::kernels::expr::{Expr, FloatFn, Function, TemporalFn, ValueType, Zone};
+use crate::optimizer::types::{holds_all_values, is_float, is_integer};
 
 use super::cast::Conversion;
 use super::{Lowered, Lowering};
@@ -64,11 +64,28 @@ fn converted(value: Arc<Expr>, through: &[ValueType], safe: bool) -> Option<Arc<
     })
 }
 
+/// A float from or to an integer.
+fn float_cast(value: Arc<Expr>, to: ValueType, safe: bool) -> Option<Arc<Expr>> {
+    let from = value.value_type();
+    let function = FloatFn::Cast { safe: safe && is_float(from) };
+    function.check(&[from], to).ok()?;
+    Some(Arc::new(Expr::Call { function: Function::Float(function), args: vec![value], ty: to }))
+}
+
 pub(super) fn cast(lowering: &mut Lowering, cast: &Conversion<'_>) -> Option<Lowered> {
     if !is_temporal(cast.from) && !is_temporal(cast.to) {
         return None;
     }
-    let lowered = converted(Arc::clone(&cast.operand), &[cast.to], cast.safe);
+    let operand = Arc::clone(&cast.operand);
+    // Arrow takes floats for timestamps and durations, and the other way round, through whole numbers.
+    let counted = |ty| matches!(ty, ValueType::Timestamp { .. } | ValueType::Duration(_));
+    let lowered = match (cast.from, cast.to) {
+        (from, to) if is_float(from) && counted(to) => float_cast(operand, ValueType::Int64, cast.safe)
+            .and_then(|whole| converted(whole, &[to], cast.safe)),
+        (from, to) if counted(from) && is_float(to) => converted(operand, &[ValueType::Int64], cast.safe)
+            .and_then(|whole| float_cast(whole, to, cast.safe)),
+        (_, to) => converted(operand, &[to], cast.safe),
+    };
     let why = format!("the cast of {} to {} has no GPU counterpart", cast.from_type, cast.to_type);
     Some(lowered.ok_or_else(|| lowering.unsupported(cast.expr, &why)))
 }
@@ -176,6 +193,35 @@ impl Lowering {
         })
     }
 
+    /// Seconds since the epoch, or since midnight, as DataFusion computes them: the count as a double, times or divided by
+    /// a constant.
+    fn epoch(
+        &mut self,
+        expr: &Arc<dyn PhysicalExpr>,
+        function: &ScalarFunctionExpr,
+        value: &Arc<dyn PhysicalExpr>,
+    ) -> Lowered {
+        let from = self.arrow_type(value)?;
+        let (operation, factor) = match from {
+            DataType::Date32 => (FloatFn::Mul, 86_400.0),
+            DataType::Date64 => (FloatFn::Div, 1e3),
+            DataType::Timestamp(unit, _) | DataType::Time32(unit) | DataType::Time64(unit) => match unit {
+                TimeUnit::Second => (FloatFn::Div, 1.0),
+                TimeUnit::Millisecond => (FloatFn::Div, 1e3),
+                TimeUnit::Microsecond => (FloatFn::Div, 1e6),
+                TimeUnit::Nanosecond => (FloatFn::Div, 1e9),
+            },
+            _ => return Err(self.unsupported(expr, "the epoch of a span has no GPU counterpart")),
+        };
+        let factor = self.literal(ScalarValue::Float64(Some(factor)), ValueType::Float64);
+        self.of_value(expr, function, value, |value, ty| {
+            let count = float_cast(converted(value, &[ValueType::Int64], false)?, ValueType::Float64, false)?;
+            operation.check(&[count.value_type(), factor.value_type()], ty).ok()?;
+            let args = vec![count, factor];
+            Some(Arc::new(Expr::Call { function: Function::Float(operation), args, ty }))
+        })
+    }
+
     fn date_bin(&mut self, expr: &Arc<dyn PhysicalExpr>, function: &ScalarFunctionExpr) -> Lowered {
         let (stride, value, origin) = match function.args() {
             [stride, value] => (stride, value, None),
@@ -183,18 +229,25 @@ impl Lowering {
             _ => return Err(self.unsupported(expr, "it has another number of arguments")),
         };
         let from = self.arrow_type(value)?;
+        let months = stride_months(stride);
         let stride = stride_nanos(stride);
         let origin = match origin {
             None => Some(0),
             Some(origin) => origin_nanos(origin, &from),
         };
-        let (Some(stride), Some(origin)) = (stride, origin) else {
-            let why = "only strides of days and less that are positive literals, from an origin that is a literal of \
-                       the fitting type, have a GPU counterpart";
-            return Err(self.unsupported(expr, why));
-        };
+        let bad = "only strides that are positive literals, from an origin that is a literal of the fitting type, have a \
+                   GPU counterpart";
+        let Some(origin) = origin else { return Err(self.unsupported(expr, bad)) };
+        if let Some(months) = months {
+            let stride = self.literal(ScalarValue::Int32(Some(months)), ValueType::Int32);
+            let origin = self.literal(ScalarValue::Int64(Some(origin)), ValueType::Int64);
+            return self.of_value(expr, function, value, |value, ty| {
+                call(TemporalFn::BinMonths, vec![value, stride, origin], ty)
+            });
+        }
+        let Some(stride) = stride else { return Err(self.unsupported(expr, bad)) };
         let time = matches!(from, DataType::Time32(_) | DataType::Time64(_));
-        if time && stride >= crate::kernels::expr::temporal::NANOS_PER_DAY {
+        if time && stride >= NANOS_PER_DAY {
             return Err(self.unsupported(expr, "a stride of a day or more raises for times"));
         }
         let stride = self.literal(ScalarValue::Int64(Some(stride)), ValueType::Int64);
@@ -205,10 +258,18 @@ impl Lowering {
     }
 }
 
+/// Months of a stride of nothing else, if positive and not beyond all use.
+fn stride_months(expr: &Arc<dyn PhysicalExpr>) -> Option<i32> {
+    match interval(expr)? {
+        (months @ 1..=MOST_STRIDE, 0, 0) => Some(months),
+        _ => None,
+    }
+}
+
 /// Nanoseconds of a stride without months, if positive.
 fn stride_nanos(expr: &Arc<dyn PhysicalExpr>) -> Option<i64> {
     let (months, days, nanos) = interval(expr)?;
-    let days = i64::from(days).checked_mul(crate::kernels::expr::temporal::NANOS_PER_DAY)?;
+    let days = i64::from(days).checked_mul(NANOS_PER_DAY)?;
     let nanos = days.checked_add(nanos)?;
     (months == 0 && nanos > 0).then_some(nanos)
 }
@@ -231,10 +292,19 @@ fn text(expr: &Arc<dyn PhysicalExpr>) -> Option<&str> {
     expr.downcast_ref::<Literal>()?.value().try_as_str().flatten()
 }
 
-/// A part as DataFusion reads its name; `None` for `epoch`, which is a float, and for names that raise.
-fn part(name: &str) -> Option<Part> {
+/// The name of a part without the quotes that DataFusion takes off.
+fn unquoted(name: &str) -> &str {
     let quoted = name.strip_prefix(['\'', '"']).and_then(|name| name.strip_suffix(['\'', '"']));
-    let name = quoted.unwrap_or(name);
+    quoted.unwrap_or(name)
+}
+
+fn is_epoch(name: &str) -> bool {
+    unquoted(name).eq_ignore_ascii_case("epoch")
+}
+
+/// A part as DataFusion reads its name; `None` for names that raise.
+fn part(name: &str) -> Option<Part> {
+    let name = unquoted(name);
     if let Ok(unit) = name.parse::<IntervalUnit>() {
         return match unit {
             IntervalUnit::Year => Some(Part::Year),
@@ -288,6 +358,9 @@ pub(super) fn function(
         return Some(lowering.date_bin(expr, function));
     }
     Some(match function.args() {
+        [name, value] if inner.is::<DatePartFunc>() && text(name).is_some_and(is_epoch) => {
+            lowering.epoch(expr, function, value)
+        }
         [name, value] if inner.is::<DatePartFunc>() => {
             let part = text(name).and_then(part);
             lowering

@@ -52,6 +52,7 @@ slt_files!(
     parquet,
     projection,
     scalar_subquery,
+    temporal,
     tpch,
 );
 

@@ -301,6 +301,39 @@ impl Emitter<'_> {
         self.set_long(node, &v);
     }
 
+    pub(super) fn temporal_months(&mut self, e: &Node, stride: &Node, origin: &Node, node: &mut Node) {
+        let scale = scale_to_nanos(e.ty);
+        let (stride, origin) = (&stride.value, &origin.value);
+        let (min, max) = (long(i64::MIN / scale), long(i64::MAX / scale));
+        self.null_where(node, &format!("({0} < {min}) | ({0} > {max})", e.value));
+        let v = self.name(&format!("{} * {scale}li", e.value));
+        let [(day, clock), (first, midnight)] = [&v, origin].map(|nanos| {
+            let whole = self.name(&format!("tm_floor({nanos}, {NANOS_PER_DAY}li)"));
+            let clock = self.name(&format!("{nanos} - {whole} * {NANOS_PER_DAY}li"));
+            (self.name(&low(&whole)), clock)
+        });
+        let to = self.name(&format!("tm_civil({day})"));
+        let from = self.name(&format!("tm_civil({first})"));
+        let months = self.name(&format!("({to}.x - {from}.x) * 12 + {to}.y - {from}.y"));
+        let rest = self.name(&format!("{months} % {stride}"));
+        let down = self.name(&format!("({months} < 0) & ({stride} > 1) & ({rest} != 0)"));
+        let delta = self.name(&format!("{months} - {rest} - select(0, {stride}, {down})"));
+        let bin = self.name(&format!("tm_add_months({from}, {delta})"));
+        let later = self.name(&format!("({bin} > {day}) | (({bin} == {day}) & ({midnight} > {clock}))"));
+        let bin = self.name(&format!("select({bin}, tm_add_months({from}, {delta} - {stride}), {later})"));
+        // The first and the last nanosecond lie within a day.
+        let (first, last) = (i64::MIN.rem_euclid(NANOS_PER_DAY), i64::MAX.rem_euclid(NANOS_PER_DAY));
+        self.null_where(
+            node,
+            &format!(
+                "({bin} < -106752) | (({bin} == -106752) & ({midnight} < {first}li)) | ({bin} > 106751) | \
+                 (({bin} == 106751) & ({midnight} > {last}li))"
+            ),
+        );
+        let nanos = self.name(&format!("{} * {NANOS_PER_DAY}li + {midnight}", sign_extended(&bin)));
+        node.value = self.name(&format!("{nanos} / {scale}li"));
+    }
+
     pub(super) fn temporal_interval(
         &mut self,
         e: &Node,

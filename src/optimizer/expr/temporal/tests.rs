@@ -318,7 +318,7 @@ async fn truncation() {
 #[tokio::test]
 async fn bins() {
     let mut sqls = vec![];
-    for interval in ["15 minutes", "3 days"] {
+    for interval in ["15 minutes", "3 days", "1 month", "7 months", "400 years"] {
         for column in ["ts_s", "ts_ms", "tz_us", "ts_ns"] {
             sqls.push(format!("date_bin(interval '{interval}', {column})"));
         }
@@ -378,6 +378,12 @@ async fn conversions_by_function() {
     }
     for column in ["d64", "ts_s", "tz_us", "i32", "i64", "i8"] {
         sqls.push(format!("to_date({column})"));
+    }
+    for column in ["d", "d64", "ts_s", "tz_ms", "ts_us", "ts_ns", "t_s", "t_ns"] {
+        sqls.push(format!("date_part('epoch', {column})"));
+    }
+    for cast in ["CAST(ts_ns AS DOUBLE)", "CAST(ts_s AS FLOAT)", "CAST(CAST(i64 AS DOUBLE) AS TIMESTAMP)"] {
+        sqls.push(cast.to_owned());
     }
     sqls.push("from_unixtime(i64)".to_owned());
     all_ways(&sqls, false).await;
@@ -440,9 +446,10 @@ fn what_is_declined_says_why() {
         (reasons[0].code(), reasons[0].to_string())
     };
     for sql in [
-        "date_part('epoch', ts_s)",
+        "date_part('epoch', du_s)",
         "date_part('millisecond', du_s)",
-        "date_bin(interval '1 month', ts_ns)",
+        "date_bin(interval '1 month 1 day', ts_ns)",
+        "date_bin(interval '1 month', t_ns)",
         "date_bin(interval '-1 day', ts_ns)",
         "make_date(i32, i32, i32)",
     ] {

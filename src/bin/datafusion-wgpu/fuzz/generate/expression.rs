@@ -20,9 +20,9 @@ impl Generator<'_> {
             Class::Decimal => self.decimal(scope, depth - 1),
             Class::Bool => self.predicate(scope, depth - 1),
             Class::Float => self.float(scope, depth - 1),
-            _ if self.device => self.leaf(scope, of),
             Class::Date => self.date(scope, depth - 1),
             Class::Timestamp => self.timestamp(scope, depth - 1),
+            _ if self.device => self.leaf(scope, of),
             Class::Text => self.text(scope, depth - 1),
             _ => self.leaf(scope, of),
         }
@@ -42,7 +42,10 @@ impl Generator<'_> {
 
     fn integer(&mut self, scope: &Scope, depth: usize) -> Expr {
         let left = self.value(scope, Class::Int, depth);
-        let wide = self.rng.below(if self.device { 6 } else { 14 });
+        let wide = match self.rng.below(if self.device { 7 } else { 14 }) {
+            6 if self.device => 11,
+            wide => wide,
+        };
         match wide {
             0..=3 => self.integer_arithmetic(scope, left, depth),
             4 => {
@@ -91,7 +94,7 @@ impl Generator<'_> {
             }
             11 => {
                 let date = self.value(scope, Class::Date, 0);
-                let part = self.rng.choose(&["YEAR", "MONTH", "DAY", "DOW"]);
+                let part = self.rng.choose(&["YEAR", "MONTH", "DAY", "DOW", "WEEK", "QUARTER", "DOY"]);
                 // The part of a NULL without a type raises for every batch, also for one without rows, which not every plan has.
                 let text = vec![format!("EXTRACT({part} FROM CAST(").into(), " AS DATE))".into()];
                 Expr::of_parts("EXTRACT", DataType::Int32, text, vec![date.into()]).known(Flavour::Edge, 1e7)
@@ -213,18 +216,27 @@ impl Generator<'_> {
 
     fn date(&mut self, scope: &Scope, depth: usize) -> Expr {
         let left = self.value(scope, Class::Date, depth);
-        let template = self.rng.choose(&[
+        let templates = [
             "TRY_CAST({} AS DATE)",
             "arrow_cast(arrow_cast({}, 'Int32'), 'Date32')",
             "greatest({}, DATE '1970-01-01')",
             "least({}, DATE '2024-02-29')",
-        ]);
+        ];
+        let template = self.rng.choose(if self.device { &templates[..2] } else { &templates[..] });
         Expr::new("date function", DataType::Date32, template, vec![left.into()])
     }
 
     fn timestamp(&mut self, scope: &Scope, depth: usize) -> Expr {
         let left = self.value(scope, Class::Timestamp, depth);
         let ty = left.data_type.clone();
+        if self.device || self.rng.chance(30) {
+            let template = self.rng.choose(&[
+                "date_trunc('hour', {})",
+                "date_trunc('minute', {})",
+                "date_bin(INTERVAL '15 minutes', {})",
+            ]);
+            return Expr::new("timestamp function", ty, template, vec![left.into()]);
+        }
         let template = self.rng.choose(&["coalesce({}, {})", "nullif({}, {})", "greatest({}, {})"]);
         let right = self.literal(&left);
         match ty {
