@@ -40,9 +40,9 @@ fn tm_month_days(year: i32, month: i32) -> i32 {
 }
 
 // The day so many months later, or the last day of that month.
-fn tm_add_months(from: vec3<i32>, months: i32) -> i32 {
-    let total = from.x * 12 + from.y - 1 + months + 2400000;
+fn tm_add_months(start: vec3<i32>, months: i32) -> i32 {
+    let total = start.x * 12 + start.y - 1 + months + 2400000;
     let year = total / 12 - 200000;
     let month = total % 12 + 1;
-    return tm_days(year, month, min(from.z, tm_month_days(year, month)));
+    return tm_days(year, month, min(start.z, tm_month_days(year, month)));
 }

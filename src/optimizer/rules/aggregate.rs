@@ -283,6 +283,9 @@ impl Call<'_> {
     /// The argument of MIN and MAX, whose result has the argument's type.
     fn same_type(&self, lowering: &mut Lowering, arg: &Arc<dyn PhysicalExpr>) -> Result<Arc<Expr>, Declined> {
         let lowered = lowering.lower(arg)?;
+        if lowered.value_type() == ValueType::Null {
+            return Err(self.unsupported(lowering, "nothing but NULL"));
+        }
         if arg.data_type(self.schema).is_ok_and(|ty| ty == *self.aggregate.field().data_type()) {
             Ok(lowered)
         } else {
