@@ -148,3 +148,18 @@ fn functions_are_known_by_their_implementation() {
     let reasons = lower_expr(&(Arc::new(call) as Arc<dyn PhysicalExpr>)).unwrap_err();
     assert_eq!(reasons[0].code(), "UnsupportedExpression");
 }
+
+/// The kernels compute in integers, so that an adapter without doubles, or with wrong ones, does as well as any.
+#[test]
+fn adapters_without_doubles() {
+    let mut caps = DeviceCaps::for_tests();
+    caps.float64 = false;
+    caps.numerics.float64_exact = false;
+    for sql in
+        ["f64 * f64 + f32", "f64 > 0.5", "CAST(f64 AS REAL) % 3", "round(f64, 2)", "CAST(i64 AS DOUBLE)"]
+    {
+        let mut lowering = Lowering::new(schema());
+        let lowered = lowering.lower(&plan(sql));
+        assert!(lowering.finish(&caps, lowered).is_ok(), "{sql}");
+    }
+}
