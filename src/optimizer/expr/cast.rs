@@ -33,7 +33,8 @@ pub(super) struct Conversion<'a> {
 type Family = fn(&mut Lowering, &Conversion<'_>) -> Option<Lowered>;
 
 /// Asked in turn, after the casts that keep every value.
-const FAMILIES: &[Family] = &[Lowering::integer_cast, Lowering::float_cast, temporal::cast];
+const FAMILIES: &[Family] =
+    &[Lowering::integer_cast, Lowering::float_cast, temporal::cast, Lowering::decimal_cast];
 
 impl Lowering {
     /// A cast of `operand` to `to`. `safe` casts give NULL where others raise.
@@ -60,7 +61,9 @@ impl Lowering {
         }
         let exact = match (from, to) {
             (_, ValueType::Decimal { scale, .. }) if is_integer(from) => scale >= 0 && !safe,
-            (ValueType::Decimal { scale: s1, .. }, ValueType::Decimal { scale: s2, .. }) => s1 <= s2 && !safe,
+            (ValueType::Decimal { scale: s1, .. }, ValueType::Decimal { scale: s2, .. }) => {
+                s1 <= s2 && i16::from(s2) - i16::from(s1) <= 38 && !safe
+            }
             _ => holds_all_values(from, to),
         };
         if exact {

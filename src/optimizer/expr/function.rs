@@ -11,7 +11,8 @@ use super::{Lowered, Lowering, temporal};
 type Family = fn(&mut Lowering, &Arc<dyn PhysicalExpr>, &ScalarFunctionExpr) -> Option<Lowered>;
 
 /// Asked in turn.
-const FAMILIES: &[Family] = &[Lowering::integer_function, Lowering::float_function, temporal::function];
+const FAMILIES: &[Family] =
+    &[Lowering::integer_function, Lowering::float_function, temporal::function, Lowering::decimal_function];
 
 impl Lowering {
     pub(super) fn function(

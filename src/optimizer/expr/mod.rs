@@ -9,6 +9,7 @@ mod case;
 mod cast;
 mod compare;
 mod constant;
+mod decimal;
 mod float;
 mod function;
 mod integer;
@@ -47,7 +48,8 @@ pub(super) const OTHER_BINDINGS: usize = 6;
 type OperatorFamily = fn(&mut Lowering, &Arc<dyn PhysicalExpr>, &BinaryExpr) -> Option<Lowered>;
 
 /// Asked in turn.
-const OPERATORS: &[OperatorFamily] = &[Lowering::integer_operator, temporal::operator];
+const OPERATORS: &[OperatorFamily] =
+    &[Lowering::integer_operator, temporal::operator, Lowering::decimal_operator];
 
 /// An expression could not be lowered; the reasons are with the [`Lowering`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -122,7 +122,7 @@ impl Emitter<'_> {
         }
         let max = (1i128 << (width - 1)) - 1;
         self.fault(node, &outside(&s, -max - 1, max));
-        Scaled { bits: s.bits.min(width), ..s }
+        self.narrowed(Scaled { bits: s.bits.min(width), ..s })
     }
 
     /// Fails where the value has more digits than the type.
@@ -133,7 +133,7 @@ impl Emitter<'_> {
         }
         let limit = pow10(digits).map_or(i128::MAX, |p| p - 1);
         self.fault(node, &outside(&s, -limit, limit));
-        Scaled { bits: s.bits.min(pow10_bits(digits)), ..s }
+        self.narrowed(Scaled { bits: s.bits.min(pow10_bits(digits)), ..s })
     }
 
     fn binary_decimal(

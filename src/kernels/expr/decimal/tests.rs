@@ -181,13 +181,13 @@ async fn division_and_remainder() {
 
 #[tokio::test]
 async fn rounding_functions() {
-    let types = [dec(15, 2), dec(38, 10), dec(38, 38), dec(20, 0), dec(9, -2)];
+    let types = [dec(15, 2), dec(38, 10), dec(38, 38), dec(9, -2)];
     let mut cases = vec![];
     for ty in types {
         for function in [DecimalFn::Absolute, DecimalFn::Negate, DecimalFn::Floor, DecimalFn::Ceil] {
             cases.push((function, vec![ty], ty));
         }
-        for places in [-40, -3, 0, 1] {
+        for places in [-40, 0, 1] {
             cases.push((DecimalFn::Truncate { places }, vec![ty], ty));
         }
     }
@@ -226,12 +226,12 @@ async fn casts_between_decimals_and_integers() {
         ] {
             cases.push((DecimalFn::Cast { safe }, vec![from], to));
         }
-        for from in [Int8, Int64, UInt32, UInt64] {
-            for to in [dec(3, 1), dec(18, -2), dec(38, 30)] {
-                cases.push((DecimalFn::Cast { safe }, vec![from], to));
-            }
+        for (from, to) in
+            [(Int8, dec(3, 1)), (Int64, dec(18, -2)), (UInt64, dec(38, 30)), (UInt32, dec(9, 2))]
+        {
+            cases.push((DecimalFn::Cast { safe }, vec![from], to));
         }
-        for to in [Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64] {
+        for to in [Int8, Int32, Int64, UInt16, UInt64] {
             cases.push((DecimalFn::ToInteger { safe }, vec![dec(38, 10)], to));
         }
         cases.push((DecimalFn::ToInteger { safe }, vec![dec(15, 2)], Int32));
@@ -254,6 +254,42 @@ async fn casts_from_and_to_floats() {
         cases.push((DecimalFn::Cast { safe: to.eq(&dec(38, 38)) }, vec![Float32], to));
     }
     let (good, faults) = compare_all(&cases, &[60, 128]).await;
+    assert!(good > 10_000 && faults > 1000, "{good} results, {faults} faults");
+}
+
+/// Arrow's narrower decimals: what leaves their native types faults.
+#[tokio::test]
+async fn narrow_types() {
+    let d32 = |precision, scale| Decimal32 { precision, scale };
+    let d64 = |precision, scale| Decimal64 { precision, scale };
+    let cases = [
+        (DecimalFn::Arith(ArithOp::Add), vec![d32(9, 2), d32(7, 4)], d32(9, 4)),
+        (DecimalFn::Arith(ArithOp::Mul), vec![d32(9, 2), d32(9, 2)], d32(9, 4)),
+        (DecimalFn::Arith(ArithOp::Sub), vec![d64(18, 0), d64(18, 0)], d64(18, 0)),
+        (DecimalFn::Arith(ArithOp::Mul), vec![d64(18, 2), d64(10, 2)], d64(18, 4)),
+        (DecimalFn::Divide, vec![d32(9, 1), d32(5, 2)], d32(9, 5)),
+        (DecimalFn::Divide, vec![d64(18, 2), d64(18, 2)], d64(18, 6)),
+        (DecimalFn::Remainder, vec![d64(18, 0), d64(18, 0)], d64(18, 0)),
+        (DecimalFn::Remainder, vec![d32(9, 2), d32(9, 0)], d32(9, 2)),
+        (DecimalFn::Negate, vec![d32(9, 2)], d32(9, 2)),
+        (DecimalFn::Negate, vec![d64(18, 2)], d64(18, 2)),
+        (DecimalFn::Absolute, vec![d64(18, 2)], d64(18, 2)),
+        (DecimalFn::Ceil, vec![d32(9, 9)], d32(9, 9)),
+        (DecimalFn::Floor, vec![d64(18, 18)], d64(18, 18)),
+        (DecimalFn::Round { places: -4 }, vec![d32(9, 0)], d32(9, 0)),
+        (DecimalFn::Truncate { places: -1 }, vec![d64(18, 3)], d64(18, 3)),
+        (DecimalFn::Cast { safe: false }, vec![dec(38, 4)], d32(9, 2)),
+        (DecimalFn::Cast { safe: true }, vec![d64(18, 4)], d32(5, 2)),
+        (DecimalFn::Cast { safe: true }, vec![d64(18, 4)], dec(20, 3)),
+        (DecimalFn::Cast { safe: false }, vec![d32(9, 0)], d64(18, 4)),
+        (DecimalFn::Cast { safe: true }, vec![Float64], d64(18, 4)),
+        (DecimalFn::Cast { safe: true }, vec![Int64], d32(9, 1)),
+        (DecimalFn::ToInteger { safe: false }, vec![d64(18, -3)], Int64),
+        (DecimalFn::ToInteger { safe: true }, vec![d32(9, 1)], UInt8),
+        (DecimalFn::ToFloat, vec![d64(18, 4)], Float64),
+        (DecimalFn::ToFloat, vec![d32(9, 4)], Float32),
+    ];
+    let (good, faults) = compare_all(&cases, &[128]).await;
     assert!(good > 10_000 && faults > 1000, "{good} results, {faults} faults");
 }
 

@@ -151,18 +151,41 @@ impl Generator<'_> {
             1 => self.literal(&left),
             _ => Expr::leaf("literal", DataType::Int64, self.rng.below(100).to_string()),
         };
-        let template = match self.rng.below(if self.device { 6 } else { 8 }) {
+        let template = match self.rng.below(if self.device { 9 } else { 11 }) {
             0 | 1 => "({} + {})",
             2 => "({} - {})",
             3 => {
                 return Expr::new("negation", ty, "(- {})", vec![left.into()]);
+            }
+            6 => {
+                let template = self.rng.choose(&["({} / 3)", "({} / -0.07)", "({} % 10)", "({} % 0.3)"]);
+                return Expr::new("decimal division", ty, template, vec![left.into()]);
+            }
+            7 => {
+                let template = self.rng.choose(&[
+                    "abs({})",
+                    "floor({})",
+                    "ceil({})",
+                    "round({})",
+                    "round({}, 1)",
+                    "round({}, -2)",
+                    "trunc({}, 1)",
+                    "trunc({}, -2)",
+                ]);
+                return Expr::new("decimal function", ty, template, vec![left.into()]);
+            }
+            8 => {
+                let (precision, scale) = self.rng.choose(&[(38, 0), (12, 1), (5, 2)]);
+                let ty = DataType::Decimal128(precision, scale);
+                let text = vec!["TRY_CAST(".into(), format!(" AS DECIMAL({precision}, {scale}))").into()];
+                return Expr::of_parts("TRY_CAST", ty, text, vec![left.into()]);
             }
             // Products of wide ones need more digits than there are, and raise.
             4 if self.rng.chance(30) => "({} * {})",
             4 | 5 => {
                 return Expr::new("decimal arithmetic", ty, "({} * 3)", vec![left.into()]);
             }
-            6 => "({} / NULLIF({}, 0))",
+            9 => "({} / NULLIF({}, 0))",
             _ => "({} - {})",
         };
         Expr::new("decimal arithmetic", ty, template, vec![left.into(), right.into()])
