@@ -76,7 +76,8 @@ fn dec_udivmod(u: vec2<u64>, divisor: vec2<u64>) -> DecQuotient {
     let lead = select(dec_shl(v, n).y, v.x, small);
     let part = dec_div21(select(half.y, u.y - high * by, small), select(half.x, u.x, small), lead);
     let estimate = part.q >> (63u - n);
-    let below = select(0lu, estimate - 1lu, estimate != 0lu);
+    // Not `select(0lu, estimate - 1lu, estimate != 0lu)`: NVIDIA's compiler (580.159) gives that garbage in the high half.
+    let below = estimate - min(estimate, 1lu);
     let rest = w_sub(u, w_mul(vec2<u64>(below, 0lu), v));
     let more = !dec_less(rest, v);
     let q = vec2<u64>(select(below, below + 1lu, more), 0lu);
