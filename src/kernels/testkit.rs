@@ -6,9 +6,7 @@ use arrow::array::{Array, ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow::datatypes::{DataType, Field, Schema, TimeUnit};
 
 use crate::error::GpuResult;
-use crate::kernels::expr::{
-    ArithOp, CompareOp, Expr, Function, IntegerFn, Scalar, ValueType, Zone, check,
-};
+use crate::kernels::expr::{ArithOp, CompareOp, Expr, Function, IntegerFn, Scalar, ValueType, Zone, check};
 use crate::kernels::program::Segment;
 use crate::kernels::select::array_of;
 use crate::memory::{LaunchScope, ShaderSource, upload};

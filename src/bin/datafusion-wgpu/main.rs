@@ -104,7 +104,9 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    match start(cli) {
+    let ended = start(cli);
+    signals::leave();
+    match ended {
         Ok(code) => code,
         Err(error) if error::is_closed_output(&error) => ExitCode::SUCCESS,
         Err(error) => {

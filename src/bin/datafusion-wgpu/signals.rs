@@ -1,6 +1,12 @@
 //! Signals that ask the program to end.
 
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicU8, Ordering};
+
 use datafusion::error::Result;
+
+/// The exit code of the signal that came; 0 for none.
+static CAME: AtomicU8 = AtomicU8::new(0);
 
 /// Waits for a signal that asks the program to end; the exit code that a shell gives for it.
 #[cfg(unix)]
@@ -10,11 +16,13 @@ pub fn interruption() -> Result<impl Future<Output = u8>> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut hangup = signal(SignalKind::hangup())?;
     Ok(async move {
-        tokio::select! {
+        let code = tokio::select! {
             _ = interrupt.recv() => 130,
             _ = terminate.recv() => 143,
             _ = hangup.recv() => 129,
-        }
+        };
+        CAME.store(code, Ordering::SeqCst);
+        code
     })
 }
 
@@ -27,4 +35,21 @@ pub fn interruption() -> Result<impl Future<Output = u8>> {
         }
         130
     })
+}
+
+/// Ends the process after a signal, without exit handlers: work may still be inside a driver, whose own threads would meet what
+/// the handlers of its libraries free. Comes back when there was no signal.
+pub fn leave() {
+    let code = CAME.load(Ordering::SeqCst);
+    if code == 0 {
+        return;
+    }
+    // Nobody may be reading any more.
+    drop(io::stdout().flush());
+    drop(io::stderr().flush());
+    // SAFETY: ends the process; files were written and closed before.
+    #[cfg(unix)]
+    unsafe {
+        libc::_exit(code.into());
+    }
 }

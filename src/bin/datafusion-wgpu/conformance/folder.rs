@@ -86,7 +86,8 @@ impl Sources {
             .exec()
             .map_err(|error| {
                 problem(format!(
-                    "not in a clone of the datafusion-wgpu repository, and no --test-files given: {error}"
+                    "not in a clone of the datafusion-wgpu repository, which is needed without --test-files and for \
+                     --subset: {error}"
                 ))
             })?;
         let repository = metadata.workspace_root.as_std_path();

@@ -16,6 +16,7 @@ mod skips;
 mod watch;
 mod worker;
 
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -40,8 +41,9 @@ const SUBSET: &str = "tests/conformance/subset.txt";
 const SKIPS: &str = "tests/conformance/skips.txt";
 
 const ABOUT: &str = "\
-It runs in a clone of the repository, whose dependencies hold the test files; with --test-files it runs anywhere, and \
-nothing is known to fail unless --skips says so.";
+It runs in a clone of the repository, whose dependencies hold the test files. With --test-files it runs anywhere, but for \
+--subset, whose list is in the repository; nothing is known to fail then unless --skips says so. The whole suite needs \
+--testing-data either way.";
 
 /// Flags of the conformance runner.
 #[derive(Debug, Clone, clap::Args)]
@@ -119,7 +121,7 @@ pub async fn run(args: Args) -> Result<ExitCode> {
     }
     if args.list {
         for file in &files {
-            println!("{file}");
+            writeln!(io::stdout(), "{file}")?;
         }
         return Ok(ExitCode::SUCCESS);
     }

@@ -4,6 +4,7 @@ mod operators;
 mod report;
 mod work;
 
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -100,7 +101,7 @@ pub async fn run(args: Args) -> Result<ExitCode> {
     device.faults().clear();
     let leaked = settle(&shared.device).await;
     summary.finish(start.elapsed(), &shared.device, *shared.injected.lock(), &health.lock(), leaked);
-    print!("{summary}");
+    write!(io::stdout(), "{summary}")?;
     if let Some(path) = &args.json {
         let text =
             serde_json::to_string_pretty(&summary).map_err(|e| DataFusionError::External(Box::new(e)))?;
