@@ -44,6 +44,7 @@ slt_files!(
     errors,
     filter,
     filter_clause,
+    float_arithmetic,
     floats,
     in_between,
     integers,
