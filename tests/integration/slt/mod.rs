@@ -39,6 +39,7 @@ slt_files!(
     aggregate,
     dates,
     decimal,
+    decimal_functions,
     declined,
     empty,
     errors,
