@@ -62,6 +62,9 @@ pub enum Wrong {
     Leak,
 }
 
+/// How often the CPU is asked once more under the forced run's own sizes.
+const REPEATS: usize = 20;
+
 /// How often the CPU is asked again before a difference counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Care {
@@ -165,7 +168,13 @@ impl<'a> Question<'a> {
             return Judgement::Wrong(difference.0, difference.1);
         }
         let mut others = vec![];
-        for cpu in variations(options, self.stored.rows, care) {
+        let mut variations = variations(options, self.stored.rows, care);
+        if care == Care::Thorough {
+            // Which row raises first, and in what order groups come, differs from run to run.
+            let same = variations[0].clone();
+            variations.extend(std::iter::repeat_n(same, REPEATS));
+        }
+        for cpu in variations {
             let oracle = self.ask(engine, &cpu).await;
             if matches!(self.agreement(&oracle, run, options), Judgement::Same | Judgement::SameError) {
                 return leak_or(Judgement::OtherCpu, run.gpu.leaked);

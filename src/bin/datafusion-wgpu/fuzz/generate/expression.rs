@@ -158,7 +158,13 @@ impl Generator<'_> {
                 return Expr::new("negation", ty, "(- {})", vec![left.into()]);
             }
             6 => {
-                let template = self.rng.choose(&["({} / 3)", "({} / -0.07)", "({} % 10)", "({} % 0.3)"]);
+                // Without a cast these literals are doubles, and so is the quotient.
+                let template = self.rng.choose(&[
+                    "({} / 3)",
+                    "({} / arrow_cast('-0.07', 'Decimal128(3, 2)'))",
+                    "({} % 10)",
+                    "({} % arrow_cast('0.3', 'Decimal128(2, 1)'))",
+                ]);
                 return Expr::new("decimal division", ty, template, vec![left.into()]);
             }
             7 => {
