@@ -149,8 +149,11 @@ impl Bench {
         let mut segments = vec![];
         for part in batches(&table) {
             let columns = tokio.block_on(upload(&scope, std::slice::from_ref(&part), &all))?;
-            segments
-                .push(Segment { columns: columns.into_iter().map(Some).collect(), rows: part.num_rows() });
+            segments.push(Segment {
+                columns: columns.into_iter().map(Some).collect(),
+                rows: part.num_rows(),
+                tables: Default::default(),
+            });
         }
         let count = table.num_rows() as u64;
         Ok((Bench { scope, tokio, table, segments, count }, device.caps().name.clone()))

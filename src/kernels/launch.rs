@@ -139,6 +139,7 @@ pub(crate) fn bind(
             Slot::Values(index) => &segment.column(*index)?.values,
             // Word 0 of the arguments is all ones, and the segment's index mask keeps every read there.
             Slot::Validity(index) => segment.column(*index)?.validity.as_ref().unwrap_or(args),
+            Slot::Tables => segment.tables.words.as_ref().unwrap_or(args),
             Slot::Own(number) => own.get(*number).copied().ok_or_else(|| {
                 GpuError::Internal(format!("kernel {} lacks its buffer {number}", pipeline.name))
             })?,

@@ -8,6 +8,7 @@ pub mod reduce;
 pub mod reference;
 pub mod select;
 mod shader;
+pub mod table;
 #[cfg(test)]
 pub(crate) mod testkit;
 

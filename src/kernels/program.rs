@@ -1,10 +1,10 @@
 //! What every row kernel shares: a selection, parameters, and the columns it runs over.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::error::{GpuError, GpuResult};
-use crate::memory::column::{ColumnRepr, DeviceColumn, MagnitudeBits};
+use crate::memory::column::{ColumnRepr, DeviceColumn, DeviceTables, MagnitudeBits};
 
 use super::expr::widths::{pow10_bits, round_bits, type_bits};
 use super::expr::{Expr, Scalar, ValueType};
@@ -28,6 +28,8 @@ pub struct Segment {
     pub columns: Vec<Option<DeviceColumn>>,
     /// Rows.
     pub rows: usize,
+    /// Tables of [`Expr::Lookup`].
+    pub tables: DeviceTables,
 }
 
 /// What a generated shader depends on of a column: everything but the data.
@@ -89,6 +91,31 @@ pub fn columns_of<'a>(exprs: impl IntoIterator<Item = &'a Arc<Expr>>) -> BTreeSe
         expr.collect_columns(&mut columns);
     }
     columns
+}
+
+/// Tables that the expressions look up, each with the source column whose codes index it.
+pub fn tables_of<'a>(exprs: impl IntoIterator<Item = &'a Arc<Expr>>) -> BTreeMap<usize, usize> {
+    let mut tables = BTreeMap::new();
+    for expr in exprs {
+        expr.collect_tables(&mut tables);
+    }
+    tables
+}
+
+/// Holds that every segment has the tables that the expressions look up.
+///
+/// # Errors
+/// [`GpuError::Internal`] for one that lacks some.
+pub(crate) fn check_tables<'a, 'b>(
+    exprs: impl IntoIterator<Item = &'a Arc<Expr>>,
+    segments: impl IntoIterator<Item = &'b Segment>,
+) -> GpuResult<()> {
+    let Some(last) = tables_of(exprs).last_key_value().map(|(table, _)| *table) else { return Ok(()) };
+    let complete = |segment: &Segment| segment.tables.words.is_some() && segment.tables.places.len() > last;
+    if segments.into_iter().filter(|segment| segment.rows > 0).all(complete) {
+        return Ok(());
+    }
+    Err(GpuError::Internal(format!("look-up table {last} is not on the device")))
 }
 
 /// One shape for each of `columns` that fits all non-empty segments, so that they share one kernel.

@@ -15,7 +15,7 @@ use crate::memory::{BufferSlice, DeviceCaps, LaunchScope, ShaderSource, download
 use super::expr::widths::is_unsigned;
 use super::expr::{Expr, ValueType};
 use super::launch::{Grid, allocate, argument_slices, bind, check_bindings, dispatch, plan_grid};
-use super::program::{ColumnShape, Program, Segment, column_shapes, columns_of};
+use super::program::{ColumnShape, Program, Segment, check_tables, column_shapes, columns_of};
 use super::shader::{WORKGROUP, argument_block, column_bindings};
 use plan::Plan;
 
@@ -148,6 +148,7 @@ pub async fn reduce(
         return Ok(results);
     }
     let columns = column_shapes(&columns_of(exprs(program, aggregates)), segments)?;
+    check_tables(exprs(program, aggregates), segments)?;
     let caps = Arc::clone(scope.context.caps());
     let plan = Plan::build(&caps, program, aggregates, &columns)?;
     if plan.accumulators.is_empty() {
@@ -164,7 +165,8 @@ pub async fn reduce(
         let bytes = u64::from(grid.groups()) * plan.record as u64 * 4;
         launches.push((grid, allocate(scope, "partials", bytes)?, bytes));
         let has_nulls = |index: usize| segment.column(index).is_ok_and(|c| c.validity.is_some());
-        blocks.push(argument_block(&[segment.rows as u32], &columns, &has_nulls, &program.params));
+        let tables = &segment.tables.places;
+        blocks.push(argument_block(&[segment.rows as u32], &columns, &has_nulls, &program.params, tables));
     }
     let args = argument_slices(scope, &blocks)?;
 

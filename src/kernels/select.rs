@@ -24,7 +24,7 @@ use crate::memory::{BufferSlice, DeviceCaps, LaunchScope, Pipeline, download_tim
 use super::expr::Expr;
 use super::expr::widths::type_bits;
 use super::launch::{Grid, argument_slices, bind, bind_slices, check_bindings, dispatch, plan_grid};
-use super::program::{ColumnShape, Program, Segment, column_shapes, columns_of};
+use super::program::{ColumnShape, Program, Segment, check_tables, column_shapes, columns_of, tables_of};
 use super::shader::{argument_block, argument_words};
 use buffers::{Known, Placed, Work, region_words};
 use plan::{
@@ -128,7 +128,9 @@ pub fn select_bytes(program: &Program, outputs: &[Arc<Expr>], rows: usize) -> u6
     }
     let bits = regions * 4 * u64::from(region_words(rows));
     let columns = columns_of(outputs.iter().chain(&program.selection)).len();
-    let words = argument_words(columns, program.params.len()) as u64;
+    let tables = tables_of(outputs.iter().chain(&program.selection));
+    let tables = tables.last_key_value().map_or(0, |(table, _)| table + 1);
+    let words = argument_words(columns, program.params.len(), tables) as u64;
     let arguments = class((4 * words).next_multiple_of(256));
     held.saturating_add(spread(bits, outputs.len() as u64))
         .saturating_add(spread(read.saturating_add(bits), 1 + read / MAX_READBACK))
@@ -175,6 +177,7 @@ impl<'a> Select<'a> {
         let caps = Arc::clone(scope.context.caps());
         let columns =
             column_shapes(&columns_of(program.selection.iter().chain(outputs)), segments.iter().copied())?;
+        check_tables(program.selection.iter().chain(outputs), segments.iter().copied())?;
         let mask = match &program.selection {
             None => None,
             Some(selection) => {
@@ -341,7 +344,8 @@ impl<'a> Select<'a> {
             .iter()
             .map(|work| {
                 let has_nulls = |index: usize| work.segment.column(index).is_ok_and(|c| c.validity.is_some());
-                argument_block(&own(work), columns, &has_nulls, &self.program.params)
+                let tables = &work.segment.tables.places;
+                argument_block(&own(work), columns, &has_nulls, &self.program.params, tables)
             })
             .collect();
         argument_slices(self.scope, &blocks)

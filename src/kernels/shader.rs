@@ -5,13 +5,11 @@
 //! validity of columns without nulls), 1..8 are the kernel's own (1 = rows), then one index mask for each nullable
 //! column (0 makes every read hit word 0), then the parameters.
 
-use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use crate::error::GpuResult;
-use crate::memory::{BindingKind, ShaderSource};
+use crate::memory::{BindingKind, ColumnRepr, ShaderSource};
 
-use super::expr::widths::Class;
 use super::expr::{Emitter, INVALID_NAN, PARAM_WORDS, Scalar, ValueType, arg_load, element, fetch_index};
 use super::program::ColumnShape;
 
@@ -39,6 +37,8 @@ pub(crate) enum Slot {
     Values(usize),
     /// Validity of a source column.
     Validity(usize),
+    /// Look-up tables of the segment.
+    Tables,
     /// The n-th buffer that the kernel adds.
     Own(usize),
 }
@@ -64,6 +64,9 @@ impl Bindings {
             if shape.nullable {
                 bindings.add(Slot::Validity(shape.index), read, &format!("m{at}"), "u32");
             }
+        }
+        if has_tables(columns) {
+            bindings.add(Slot::Tables, BindingKind::ReadOnlyStorage, "tables", "u32");
         }
         Ok(bindings)
     }
@@ -124,14 +127,20 @@ impl Bindings {
     }
 }
 
-/// Storage buffers of the arguments and columns.
-pub(crate) fn column_bindings(columns: &[ColumnShape]) -> u32 {
-    1 + columns.iter().map(|shape| 1 + u32::from(shape.nullable)).sum::<u32>()
+/// Whether look-up tables are bound: where there are codes.
+fn has_tables(columns: &[ColumnShape]) -> bool {
+    columns.iter().any(|shape| shape.repr == ColumnRepr::Codes)
 }
 
-/// Words of an argument block at most, for so many columns and parameters.
-pub(crate) fn argument_words(columns: usize, params: usize) -> usize {
-    MASKS_AT + columns + 5 * params
+/// Storage buffers of the arguments, the columns and the look-up tables.
+pub(crate) fn column_bindings(columns: &[ColumnShape]) -> u32 {
+    1 + u32::from(has_tables(columns))
+        + columns.iter().map(|shape| 1 + u32::from(shape.nullable)).sum::<u32>()
+}
+
+/// Words of an argument block at most, for so many columns, parameters and look-up tables.
+pub(crate) fn argument_words(columns: usize, params: usize, tables: usize) -> usize {
+    MASKS_AT + columns + 5 * params + 2 * tables
 }
 
 /// First word of the parameters.
@@ -140,12 +149,13 @@ pub(crate) fn params_at(columns: &[ColumnShape]) -> usize {
 }
 
 /// The argument block of one segment as bytes: `own` are words 1 and following, `has_nulls` tells which of the columns
-/// that are nullable in the shape have a bitmap in this segment.
+/// that are nullable in the shape have a bitmap in this segment, `tables` where the look-up tables lie.
 pub(crate) fn argument_block(
     own: &[u32],
     columns: &[ColumnShape],
     has_nulls: &dyn Fn(usize) -> bool,
     params: &[(ValueType, Scalar)],
+    tables: &[[u32; 2]],
 ) -> Vec<u8> {
     let mut words = vec![0u32; MASKS_AT];
     words[0] = u32::MAX;
@@ -159,6 +169,7 @@ pub(crate) fn argument_block(
         words.extend((0..4).map(|k| (bits >> (32 * k)) as u32));
         words.push(u32::from(value.is_some()));
     }
+    words.extend(tables.iter().flatten());
     bytemuck::cast_slice(&words).to_vec()
 }
 
@@ -219,21 +230,28 @@ impl<'a> Loads<'a> {
     }
 }
 
-/// Module-scope variables of the parameters that the row function reads from registers.
+/// Module-scope variables of the parameters, and of the tables' places, that the row function reads from registers.
 pub(crate) fn param_variables(emitter: &Emitter<'_>) -> String {
     let mut text = String::new();
     for (slot, class) in &emitter.held {
         let _ = writeln!(text, "var<private> p{slot}: {};\nvar<private> p{slot}v: bool;", class.wgsl());
     }
+    for table in &emitter.tables {
+        let _ = writeln!(text, "var<private> tf{table}: u32;\nvar<private> tv{table}: u32;");
+    }
     text
 }
 
 /// Statements of the entry point that fill them.
-pub(crate) fn param_loads(held: &BTreeMap<usize, Class>, params_at: usize) -> String {
+pub(crate) fn param_loads(emitter: &Emitter<'_>, params_at: usize) -> String {
     let mut text = String::new();
-    for (slot, class) in held {
+    for (slot, class) in &emitter.held {
         let (value, valid) = arg_load(*class, params_at + slot * PARAM_WORDS);
         let _ = writeln!(text, "    p{slot} = {value};\n    p{slot}v = {valid};");
+    }
+    for table in &emitter.tables {
+        let at = emitter.tables_at + 2 * table;
+        let _ = writeln!(text, "    tf{table} = args[{at}];\n    tv{table} = args[{}];", at + 1);
     }
     text
 }

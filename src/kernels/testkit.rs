@@ -109,7 +109,7 @@ pub(crate) fn edges(ty: ValueType) -> Vec<i128> {
             let high = i128::from(u64::MAX);
             [around(1 << 53), around(1 << 63), vec![0, 1, high - 1024, high - 1023, high]].concat()
         }
-        Null => vec![0],
+        Null | Opaque => vec![0],
         Float16 => [0u16, 0x8000, 0x7c00, 0xfc00, 0x7e00, 0xfe00, 0x7c01, 1, 0x8001, 0x3c00, 0xbc00, 0x7bff]
             .iter()
             .map(|&v| v.into())
@@ -184,7 +184,7 @@ pub(crate) fn value(ty: ValueType, rng: &mut Rng, edgy: usize) -> i128 {
         Int64 | Date64 | Time64(_) | Timestamp { .. } | Duration(_) => i128::from(v as i64),
         UInt8 => i128::from(v as u8),
         UInt16 | Float16 => i128::from(v as u16),
-        Null => 0,
+        Null | Opaque => 0,
         UInt32 | Float32 => i128::from(v as u32),
         UInt64 | Float64 => i128::from(v as u64),
         Decimal { precision, .. } | Decimal32 { precision, .. } | Decimal64 { precision, .. } => {
@@ -230,7 +230,7 @@ pub(crate) fn batch(columns: &[ArrayRef], rows: usize) -> RecordBatch {
 pub(crate) async fn segment(scope: &LaunchScope, columns: &[ArrayRef], rows: usize) -> GpuResult<Segment> {
     let indices: Vec<usize> = (0..columns.len()).collect();
     let uploaded = upload(scope, &[batch(columns, rows)], &indices).await?;
-    Ok(Segment { columns: uploaded.into_iter().map(Some).collect(), rows })
+    Ok(Segment { columns: uploaded.into_iter().map(Some).collect(), rows, tables: Default::default() })
 }
 
 pub(crate) fn col(index: usize, ty: ValueType) -> Arc<Expr> {

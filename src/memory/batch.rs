@@ -3,16 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use arrow::array::RecordBatch;
+use arrow::array::{ArrayRef, RecordBatch, UInt32Array};
 use arrow::datatypes::SchemaRef;
 use parking_lot::Mutex;
 
 use crate::error::{GpuError, GpuResult};
 use crate::kernels::expr::{Expr, Scalar, ValueType};
 
-use super::column::DeviceColumn;
+use super::column::{DeviceColumn, DeviceTables};
+use super::dictionary::{self, Dictionary};
 use super::launch::LaunchScope;
-use super::upload::{device_bytes, upload, value_type};
+use super::lookup::{self, Table, TableSpec};
+use super::upload::{Upload, column_arrays, device_bytes, gather, opaque_bytes, upload_arrays, value_type};
 
 /// The rows that a lazy batch is computed from: consecutive host batches with their boundaries, and the columns of them
 /// that have been uploaded.
@@ -25,13 +27,15 @@ pub struct SourceBatch {
     host: Vec<RecordBatch>,
     rows: usize,
     device: Mutex<BTreeMap<usize, DeviceColumn>>,
+    /// Columns whose rows have codes.
+    dictionaries: Mutex<BTreeMap<usize, Arc<Dictionary>>>,
 }
 
 impl SourceBatch {
     /// A source over `host`, nothing uploaded yet.
     pub fn new(schema: SchemaRef, host: Vec<RecordBatch>) -> Self {
         let rows = host.iter().map(RecordBatch::num_rows).sum();
-        Self { schema, host, rows, device: Mutex::new(BTreeMap::new()) }
+        Self { schema, host, rows, device: Mutex::default(), dictionaries: Mutex::default() }
     }
 
     /// The host batches, in order.
@@ -49,11 +53,47 @@ impl SourceBatch {
         &self.schema
     }
 
-    /// Uploads those of `columns` that are not on the device yet and returns all of them by source index (`None` for
-    /// columns not asked for).
+    /// Gives the rows of column `index` codes, unless they have some.
     ///
     /// # Errors
-    /// Those of [`upload`]; columns uploaded before stay.
+    /// [`GpuError::Internal`] for a column that cannot have a dictionary.
+    pub(crate) async fn encode(&self, index: usize) -> GpuResult<Arc<Dictionary>> {
+        if let Some(known) = self.dictionary(index) {
+            return Ok(known);
+        }
+        let encoded = Arc::new(dictionary::encode(column_arrays(&self.host, index)?).await?);
+        self.dictionaries.lock().insert(index, Arc::clone(&encoded));
+        Ok(encoded)
+    }
+
+    /// The dictionary of column `index`, if its rows have codes.
+    pub fn dictionary(&self, index: usize) -> Option<Arc<Dictionary>> {
+        self.dictionaries.lock().get(&index).cloned()
+    }
+
+    /// How column `index` is uploaded: its values, its codes where it has some, or else which rows are not NULL.
+    fn uploaded(&self, index: usize) -> GpuResult<Upload> {
+        let Some(field) = self.schema.fields().get(index) else {
+            return Err(GpuError::Internal(format!("source column {index} does not exist")));
+        };
+        if value_type(field.data_type()).is_some() {
+            return gather(&self.host, index);
+        }
+        Ok(match self.dictionary(index) {
+            Some(dictionary) => {
+                let codes = dictionary.codes().iter().map(|codes| Arc::new(codes.clone()) as ArrayRef);
+                Upload::words(field.name(), codes.collect())
+            }
+            None => Upload::presence(field.name(), field.data_type(), column_arrays(&self.host, index)?),
+        })
+    }
+
+    /// Uploads those of `columns` that are not on the device yet and returns all of them by source index (`None` for
+    /// columns not asked for). Of a column without values on the device come its codes or, where it has none, which rows
+    /// are not NULL.
+    ///
+    /// # Errors
+    /// Those of [`super::upload`]; columns uploaded before stay.
     pub async fn device_columns(
         &self,
         scope: &LaunchScope,
@@ -64,7 +104,8 @@ impl SourceBatch {
             columns.iter().copied().filter(|index| !device.contains_key(index)).collect()
         };
         if !missing.is_empty() {
-            let uploaded = upload(scope, &self.host, &missing).await?;
+            let columns = missing.iter().map(|index| self.uploaded(*index)).collect::<GpuResult<Vec<_>>>()?;
+            let uploaded = upload_arrays(scope, &columns).await?;
             self.device.lock().extend(missing.into_iter().zip(uploaded));
         }
         let device = self.device.lock();
@@ -87,8 +128,13 @@ impl SourceBatch {
 
     /// Device bytes that `columns` take, whether they are there or not.
     pub fn column_bytes(&self, columns: &BTreeSet<usize>) -> u64 {
-        let fields = columns.iter().filter_map(|index| self.schema.fields().get(*index));
-        fields.map(|field| device_bytes(field.data_type(), self.rows, field.is_nullable())).sum()
+        let fields = columns.iter().filter_map(|index| Some((*index, self.schema.fields().get(*index)?)));
+        let bytes = |(index, field): (usize, &arrow::datatypes::FieldRef)| match value_type(field.data_type())
+        {
+            Some(_) => device_bytes(field.data_type(), self.rows, field.is_nullable()),
+            None => opaque_bytes(self.rows, self.dictionary(index).is_some()),
+        };
+        fields.map(bytes).sum()
     }
 
     /// The rows in two halves, for less device memory at a time; `None` for a single row. A host batch in the middle is
@@ -99,18 +145,30 @@ impl SourceBatch {
         }
         let half = self.rows / 2;
         let (mut first, mut second, mut seen) = (vec![], vec![], 0);
-        for batch in &self.host {
+        for (at, batch) in self.host.iter().enumerate() {
             let rows = batch.num_rows();
             let cut = half.saturating_sub(seen).min(rows);
             if cut > 0 {
-                first.push(batch.slice(0, cut));
+                first.push((at, 0..cut));
             }
             if cut < rows {
-                second.push(batch.slice(cut, rows - cut));
+                second.push((at, cut..rows));
             }
             seen += rows;
         }
-        Some((Self::new(Arc::clone(&self.schema), first), Self::new(Arc::clone(&self.schema), second)))
+        Some((self.slice(&first), self.slice(&second)))
+    }
+
+    /// The source over some of the rows, by host batch and row; they keep their codes.
+    fn slice(&self, batches: &[(usize, std::ops::Range<usize>)]) -> SourceBatch {
+        let host = batches
+            .iter()
+            .filter_map(|(batch, rows)| Some(self.host.get(*batch)?.slice(rows.start, rows.len())));
+        let slice = Self::new(Arc::clone(&self.schema), host.collect());
+        let dictionaries = self.dictionaries.lock();
+        let sliced = dictionaries.iter().map(|(index, known)| (*index, Arc::new(known.slice(batches))));
+        *slice.dictionaries.lock() = sliced.collect();
+        slice
     }
 
     /// The rows of this source and then those of `next`; nothing is on the device.
@@ -141,13 +199,25 @@ pub struct GpuBatch {
     /// Columns that may fault, each with the selection under which it was computed.
     fallible: Vec<(Arc<Expr>, Option<Arc<Expr>>)>,
     undecided: bool,
+    tables: Vec<TableSpec>,
+    /// Tables that were computed, by number.
+    ready: BTreeMap<usize, Arc<Table>>,
 }
 
 impl GpuBatch {
     /// All columns and rows of `source`.
     pub fn new(source: Arc<SourceBatch>) -> Self {
         let columns = (0..source.schema().fields().len()).map(LazyColumn::Source).collect();
-        Self { source, columns, selection: None, params: vec![], fallible: vec![], undecided: false }
+        Self {
+            source,
+            columns,
+            selection: None,
+            params: vec![],
+            fallible: vec![],
+            undecided: false,
+            tables: vec![],
+            ready: BTreeMap::new(),
+        }
     }
 
     /// The rows behind the batch.
@@ -188,12 +258,14 @@ impl GpuBatch {
         &self.params
     }
 
-    /// Column `index` as a device expression; `None` where its type cannot live on the device.
+    /// Column `index` as a device expression, of [`ValueType::Opaque`] where its type cannot live on the device; `None`
+    /// where there is no such column.
     pub fn column_expr(&self, index: usize) -> Option<Arc<Expr>> {
         match self.columns.get(index)? {
             LazyColumn::Computed(expr) => Some(Arc::clone(expr)),
             LazyColumn::Source(source) => {
-                let ty = value_type(self.source.schema().fields().get(*source)?.data_type())?;
+                let ty = value_type(self.source.schema().fields().get(*source)?.data_type());
+                let ty = ty.unwrap_or(ValueType::Opaque);
                 Some(Arc::new(Expr::Column { index: *source, ty }))
             }
         }
@@ -204,6 +276,105 @@ impl GpuBatch {
         let base = self.params.len();
         self.params.extend_from_slice(params);
         base
+    }
+
+    /// Adds the table of a function of column `index` and returns its number, that of an equal one where there is one.
+    /// `None` where the column's values are not on the host: it is neither a source column nor a function of one.
+    pub fn add_table(&mut self, index: usize, function: &Arc<dyn lookup::ValueFunction>) -> Option<usize> {
+        let (column, input) = match self.columns.get(index)? {
+            LazyColumn::Source(column) => (*column, None),
+            LazyColumn::Computed(expr) => match expr.as_ref() {
+                Expr::Lookup { table, .. } => (self.tables.get(*table)?.column, Some(*table)),
+                _ => return None,
+            },
+        };
+        let same = |known: &TableSpec| {
+            known.column == column && known.input == input && known.function.same(function.as_ref())
+        };
+        if let Some(known) = self.tables.iter().position(same) {
+            return Some(known);
+        }
+        self.tables.push(TableSpec { column, input, function: Arc::clone(function) });
+        Some(self.tables.len() - 1)
+    }
+
+    /// Gives the columns that `tables` are indexed by codes, and computes those tables. Nothing goes to the device. Parts
+    /// of the batch have the same tables.
+    ///
+    /// # Errors
+    /// Those of encoding, and of the tables' functions.
+    pub async fn prepare(&mut self, tables: &BTreeSet<usize>) -> GpuResult<()> {
+        for &wanted in tables {
+            // Innermost first.
+            let mut chain = vec![wanted];
+            while let Some(input) = chain.last().and_then(|table| self.tables.get(*table)?.input) {
+                chain.push(input);
+            }
+            for table in chain.into_iter().rev() {
+                if self.ready.contains_key(&table) {
+                    continue;
+                }
+                let Some(spec) = self.tables.get(table) else {
+                    return Err(GpuError::Internal(format!("look-up table {table} does not exist")));
+                };
+                let dictionary = self.source.encode(spec.column).await?;
+                let input = spec.input.and_then(|input| self.ready.get(&input)).map(Arc::as_ref);
+                let made = lookup::table(&spec.function, dictionary.values(), input).await?;
+                self.ready.insert(table, Arc::new(made));
+            }
+        }
+        Ok(())
+    }
+
+    /// Table `number`, if it was computed, and the source column whose codes index it.
+    pub fn table(&self, number: usize) -> Option<(&Arc<Table>, usize)> {
+        Some((self.ready.get(&number)?, self.tables.get(number)?.column))
+    }
+
+    /// The source column whose codes index table `number`.
+    pub fn table_column(&self, number: usize) -> Option<usize> {
+        Some(self.tables.get(number)?.column)
+    }
+
+    /// Device bytes of `tables`.
+    pub fn table_bytes(&self, tables: &BTreeSet<usize>) -> u64 {
+        let words = tables.iter().filter_map(|table| self.ready.get(table)).map(|table| table.words.len());
+        match words.sum() {
+            0 => 0,
+            words => opaque_bytes(words, true),
+        }
+    }
+
+    /// Uploads `tables`, which were computed before.
+    ///
+    /// # Errors
+    /// [`GpuError::Internal`] for a table that was not, and those of [`super::upload`].
+    pub async fn device_tables(
+        &self,
+        scope: &LaunchScope,
+        tables: &BTreeSet<usize>,
+    ) -> GpuResult<DeviceTables> {
+        let Some(last) = tables.last() else { return Ok(DeviceTables::default()) };
+        let mut places = vec![[0u32; 2]; self.tables.len().max(last + 1)];
+        let (mut arrays, mut words): (Vec<ArrayRef>, usize) = (vec![], 0);
+        for number in tables {
+            let table = self.ready.get(number);
+            let table = table
+                .ok_or_else(|| GpuError::Internal(format!("look-up table {number} was not computed")))?;
+            let place = |at: usize| {
+                u32::try_from(at).map_err(|_| GpuError::Limit {
+                    what: "words of look-up tables",
+                    need: at as u64,
+                    limit: u32::MAX.into(),
+                    by_rows: false,
+                })
+            };
+            places[*number] = [place(words)?, place(words + table.values_at)?];
+            words += table.words.len();
+            arrays.push(Arc::new(UInt32Array::from(table.words.clone())));
+        }
+        let uploaded = upload_arrays(scope, &[Upload::words("look-up tables", arrays)]).await?;
+        Ok(DeviceTables { words: uploaded.into_iter().next().map(|column| column.values), places })
     }
 
     /// Leaves the batch to the CPU: a parameter's value could not be computed, and whether that is an error depends on

@@ -17,6 +17,10 @@ pub enum ColumnRepr {
     DecimalNarrow,
     /// Decimal128 as {lo, hi}: 16 bytes, any i128.
     DecimalWide,
+    /// Codes of the batch's dictionary, a u32 each; 0 is NULL.
+    Codes,
+    /// A bitmap from bit 0 that tells which rows are not NULL, and nothing of their values.
+    Presence,
 }
 
 /// Magnitude of a column's non-null values: every |v| < 2^bits. Bounds only choose among exact kernels.
@@ -56,4 +60,13 @@ pub struct DeviceColumn {
     pub rows: usize,
     /// Bound on the magnitudes (decimals and integers), from the values when they were seen at upload, else from the type.
     pub magnitude: MagnitudeBits,
+}
+
+/// Look-up tables of one batch on the device, all in one buffer.
+#[derive(Debug, Clone, Default)]
+pub struct DeviceTables {
+    /// The tables' words; absent where no kernel looks anything up.
+    pub words: Option<BufferSlice>,
+    /// By table: its first word of flags, and its first word of values. Tables that were not asked for have zeros.
+    pub places: Vec<[u32; 2]>,
 }

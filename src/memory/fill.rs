@@ -68,9 +68,15 @@ impl Source {
                 ColumnRepr::DecimalNarrow | ColumnRepr::DecimalWide => {
                     Values::Decimals(array.as_primitive_opt::<Decimal128Type>()?.values().clone())
                 }
-                ColumnRepr::Arrow => Values::Bytes(value_bytes(array, width)?),
+                ColumnRepr::Arrow | ColumnRepr::Codes => Values::Bytes(value_bytes(array, width)?),
+                ColumnRepr::Presence => Values::Bits(match array.logical_nulls() {
+                    Some(nulls) => nulls.into_inner(),
+                    None => BooleanBuffer::new_set(array.len()),
+                }),
             };
-            let nulls = array.nulls().filter(|nulls| nulls.null_count() > 0).cloned();
+            // The bits of a presence are the validity themselves.
+            let nulls = array.nulls().filter(|_| repr != ColumnRepr::Presence);
+            let nulls = nulls.filter(|nulls| nulls.null_count() > 0).cloned();
             pieces.push(Piece { rows: rows..rows + array.len(), values, nulls });
             rows += array.len();
         }

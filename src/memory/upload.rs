@@ -39,9 +39,10 @@ pub fn value_type(data_type: &DataType) -> Option<ValueType> {
     ValueType::from_arrow(data_type)
 }
 
-/// Layout on the device: representation, bits a row, magnitude bits by the type.
+/// Layout on the device: representation, bits a row, magnitude bits by the type. Of an opaque column, that of its codes.
 fn layout(ty: ValueType) -> (ColumnRepr, u64, u8) {
     match ty {
+        ValueType::Opaque => (ColumnRepr::Codes, 32, 32),
         ValueType::Boolean => (ColumnRepr::Bits, 1, 1),
         ValueType::Decimal { precision, .. } if precision <= 18 => (ColumnRepr::DecimalNarrow, 64, 60),
         ValueType::Decimal { .. } => (ColumnRepr::DecimalWide, 128, 128),
@@ -64,6 +65,11 @@ pub fn device_bytes(data_type: &DataType, rows: usize, nullable: bool) -> u64 {
     values.saturating_add(validity)
 }
 
+/// Device bytes of a column of [`ValueType::Opaque`]: its codes, or only which rows are not NULL.
+pub(crate) fn opaque_bytes(rows: usize, coded: bool) -> u64 {
+    size_class(padded_bytes(rows, if coded { 32 } else { 1 }))
+}
+
 /// Bytes of staging memory that are held at a time while columns of `bytes` device bytes are uploaded.
 pub fn staging_bytes(bytes: u64) -> u64 {
     let chunk = size_class(chunk_capacity(bytes).min(bytes));
@@ -74,6 +80,7 @@ pub fn staging_bytes(bytes: u64) -> u64 {
 /// A column under way.
 struct Target {
     ty: ValueType,
+    repr: ColumnRepr,
     bits: u64,
     source: Source,
     values: BufferSlice,
@@ -108,11 +115,40 @@ pub async fn upload(
     batches: &[RecordBatch],
     columns: &[usize],
 ) -> GpuResult<Vec<DeviceColumn>> {
-    let started = Instant::now();
-    let mut targets = Vec::with_capacity(columns.len());
-    for column in columns {
-        targets.push(prepare(scope, batches, *column)?);
+    let columns = columns.iter().map(|column| gather(batches, *column)).collect::<GpuResult<Vec<_>>>()?;
+    upload_arrays(scope, &columns).await
+}
+
+/// A column to upload: its arrays, and how they lie on the device.
+#[derive(Debug)]
+pub(crate) struct Upload {
+    name: String,
+    data_type: DataType,
+    ty: ValueType,
+    repr: ColumnRepr,
+    bits: u64,
+    arrays: Vec<ArrayRef>,
+}
+
+impl Upload {
+    /// A column's codes in its dictionary, or other words; NULL is code 0.
+    pub(crate) fn words(name: &str, arrays: Vec<ArrayRef>) -> Self {
+        let (repr, bits, _) = layout(ValueType::Opaque);
+        let (name, data_type) = (name.to_owned(), DataType::UInt32);
+        Self { name, data_type, ty: ValueType::Opaque, repr, bits, arrays }
     }
+
+    /// Which rows of a column of any type are not NULL.
+    pub(crate) fn presence(name: &str, data_type: &DataType, arrays: Vec<ArrayRef>) -> Self {
+        let (name, data_type) = (name.to_owned(), data_type.clone());
+        Self { name, data_type, ty: ValueType::Opaque, repr: ColumnRepr::Presence, bits: 1, arrays }
+    }
+}
+
+/// Uploads columns, as [`upload`] does.
+pub(crate) async fn upload_arrays(scope: &LaunchScope, columns: &[Upload]) -> GpuResult<Vec<DeviceColumn>> {
+    let started = Instant::now();
+    let targets = columns.iter().map(|column| prepare(scope, column)).collect::<GpuResult<Vec<_>>>()?;
     let targets = Arc::new(targets);
     let chunks = cut(&targets);
     let bytes: u64 = chunks.iter().map(|chunk| chunk.bytes).sum();
@@ -120,32 +156,52 @@ pub async fn upload(
     fill_all(scope, &targets, chunks, bytes).instrument(span).await?;
     LaunchStats::add(&scope.stats.uploaded_bytes, bytes);
     LaunchStats::add_time(&scope.stats.upload_ns, started);
-    let names = columns.iter().map(|column| batches.first().map(|batch| batch.schema_ref().field(*column)));
-    targets.iter().zip(names).map(|(target, field)| finish(target, field)).collect()
+    targets.iter().zip(columns).map(|(target, column)| finish(target, column)).collect()
 }
 
-/// Collects a column's arrays and allocates its buffers.
-fn prepare(scope: &LaunchScope, batches: &[RecordBatch], column: usize) -> GpuResult<Target> {
+/// Collects a column's arrays.
+pub(crate) fn gather(batches: &[RecordBatch], column: usize) -> GpuResult<Upload> {
     let field = batches.first().and_then(|batch| batch.schema_ref().fields().get(column));
     let field =
         field.ok_or_else(|| GpuError::Internal(format!("upload of column {column}, which no batch has")))?;
-    let unfit =
-        || GpuError::Internal(format!("column {} ({}) cannot be uploaded", field.name(), field.data_type()));
-    let ty = value_type(field.data_type()).ok_or_else(unfit)?;
-    let mut arrays: Vec<ArrayRef> = Vec::with_capacity(batches.len());
-    for batch in batches {
-        let array = batch.columns().get(column).filter(|array| array.data_type() == field.data_type());
-        arrays.push(Arc::clone(array.ok_or_else(unfit)?));
-    }
+    let ty = value_type(field.data_type()).ok_or_else(|| unfit(field.name(), field.data_type()))?;
     let (repr, bits, _) = layout(ty);
+    let arrays = column_arrays(batches, column)?;
+    Ok(Upload { name: field.name().clone(), data_type: field.data_type().clone(), ty, repr, bits, arrays })
+}
+
+/// The arrays of a column, one a batch.
+///
+/// # Errors
+/// [`GpuError::Internal`] where a batch lacks the column or has it in another type.
+pub(crate) fn column_arrays(batches: &[RecordBatch], column: usize) -> GpuResult<Vec<ArrayRef>> {
+    let Some(first) = batches.first().and_then(|batch| batch.schema_ref().fields().get(column)) else {
+        return Err(GpuError::Internal(format!("no batch has a column {column}")));
+    };
+    let arrays = batches.iter().map(|batch| {
+        let array = batch.columns().get(column).filter(|array| array.data_type() == first.data_type());
+        array.cloned().ok_or_else(|| unfit(first.name(), first.data_type()))
+    });
+    arrays.collect()
+}
+
+fn unfit(name: &str, data_type: &DataType) -> GpuError {
+    GpuError::Internal(format!("column {name} ({data_type}) cannot be uploaded"))
+}
+
+/// Allocates a column's buffers.
+fn prepare(scope: &LaunchScope, column: &Upload) -> GpuResult<Target> {
+    let Upload { name, data_type, ty, repr, bits, arrays } = column;
+    let (ty, bits) = (*ty, *bits);
     let bound = match ty {
         ValueType::Decimal { precision, .. } if precision <= 18 => 10u64.pow(u32::from(precision)),
         _ => 0,
     };
-    let source = Source::new(&arrays, repr, bits as usize / 8, bound).ok_or_else(unfit)?;
+    let source =
+        Source::new(arrays, *repr, bits as usize / 8, bound).ok_or_else(|| unfit(name, data_type))?;
     let values = allocate(scope, padded_bytes(source.rows(), bits))?;
     let validity = source.has_nulls().then(|| allocate(scope, padded_bytes(source.rows(), 1))).transpose()?;
-    Ok(Target { ty, bits, source, values, validity })
+    Ok(Target { ty, repr: *repr, bits, source, values, validity })
 }
 
 fn allocate(scope: &LaunchScope, len: u64) -> GpuResult<BufferSlice> {
@@ -346,21 +402,19 @@ fn write(staging: &DeviceBuffer, targets: &[Target], chunk: &Chunk) -> GpuResult
 }
 
 /// The finished column, or what was wrong with its values.
-fn finish(target: &Target, field: Option<&arrow::datatypes::Field>) -> GpuResult<DeviceColumn> {
+fn finish(target: &Target, column: &Upload) -> GpuResult<DeviceColumn> {
     let source = &target.source;
     if source.out_of_range() {
-        let (column, data_type) = field
-            .map_or_else(Default::default, |field| (field.name().clone(), field.data_type().to_string()));
+        let (column, data_type) = (column.name.clone(), column.data_type.to_string());
         return Err(GpuError::Representation { column, data_type });
     }
-    let (repr, _, bits) = layout(target.ty);
-    let bits = match repr {
+    let bits = match target.repr {
         ColumnRepr::DecimalNarrow | ColumnRepr::DecimalWide => source.magnitude(),
-        ColumnRepr::Arrow | ColumnRepr::Bits => bits,
+        _ => layout(target.ty).2,
     };
     Ok(DeviceColumn {
         ty: target.ty,
-        repr,
+        repr: target.repr,
         values: target.values.clone(),
         validity: target.validity.clone(),
         rows: source.rows(),

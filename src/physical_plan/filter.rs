@@ -48,9 +48,9 @@ impl DeviceOp for FilterOp {
 
 impl RowLocalOp for FilterOp {
     fn apply(&self, mut batch: GpuBatch, params: &ParamValues) -> Result<GpuBatch> {
-        let base = batch.add_params(params);
+        let bound = self.params.bind(&mut batch, params)?;
         let predicate =
-            rebase(&self.predicate, &|index| batch.column_expr(index), base).ok_or_else(|| {
+            rebase(&self.predicate, &|index| batch.column_expr(index), &bound).ok_or_else(|| {
                 internal_datafusion_err!(
                     "GpuFilterExec: the predicate reads a column that is not on the device"
                 )

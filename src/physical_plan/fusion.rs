@@ -8,13 +8,14 @@ use arrow::datatypes::SchemaRef;
 use datafusion::common::Result;
 
 use crate::memory::batch::{GpuBatch, LazyColumn, SourceBatch};
+use crate::memory::upload::value_type;
 
 use super::aggregate::AggregateOp;
 use super::op::{DeviceOp, OpKind};
 use super::params::ParamValues;
 
 /// The most buffers that the source columns of one kernel take when `ops`, from the border of `input` rows upwards, are
-/// fused: one for a column's values, and one for its validity if it may be NULL.
+/// fused: one for a column's values, one for its validity if it may be NULL, and one for the look-up tables if there are some.
 ///
 /// # Errors
 /// An internal error when the operators do not fit their input.
@@ -28,7 +29,7 @@ pub(crate) fn most_column_buffers(input: &SchemaRef, ops: &[&Arc<dyn DeviceOp>])
             OpKind::Breaker(_) => {
                 let any: &dyn Any = op.as_ref();
                 if let Some(aggregate) = any.downcast_ref::<AggregateOp>() {
-                    most = most.max(buffers(input, &aggregate.fused(&batch, &params)?.2));
+                    most = most.max(buffers(input, &aggregate.fused(&mut batch, &params)?.2));
                 }
                 // Its rows go on from the host; nothing of an island is fused across it.
                 return Ok(most);
@@ -49,5 +50,8 @@ pub(crate) fn most_column_buffers(input: &SchemaRef, ops: &[&Arc<dyn DeviceOp>])
 
 fn buffers(input: &SchemaRef, columns: &BTreeSet<usize>) -> usize {
     let fields = columns.iter().filter_map(|index| input.fields().get(*index));
-    fields.map(|field| 1 + usize::from(field.is_nullable())).sum()
+    let (coded, plain): (Vec<_>, Vec<_>) = fields.partition(|field| value_type(field.data_type()).is_none());
+    // Codes tell which rows are NULL; all look-up tables lie in one buffer.
+    let tables = usize::from(!coded.is_empty());
+    coded.len() + tables + plain.iter().map(|field| 1 + usize::from(field.is_nullable())).sum::<usize>()
 }

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, BooleanArray, RecordBatch, RecordBatchOptions};
-use arrow::compute::{BatchCoalescer, FilterBuilder};
-use arrow::datatypes::SchemaRef;
+use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, RecordBatch, RecordBatchOptions, UInt32Array};
+use arrow::compute::{BatchCoalescer, FilterBuilder, filter, take};
+use arrow::datatypes::{SchemaRef, UInt32Type};
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::{DataFusionError, Result};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
@@ -21,14 +21,16 @@ use tracing::Instrument;
 use crate::config::FallbackScope;
 use crate::error::{GpuError, GpuResult};
 use crate::kernels::expr::Expr;
-use crate::kernels::program::{Program, Segment, columns_of};
+use crate::kernels::program::{Program, Segment, columns_of, tables_of};
 use crate::kernels::select::{SelectResult, select, select_bytes};
 use crate::memory::batch::{GpuBatch, LazyColumn};
 use crate::memory::launch::LaunchScope;
+use crate::memory::lookup::Table;
 use crate::memory::upload::staging_bytes;
 
 use super::border::DeviceStream;
 use super::exec::GpuExec;
+use super::lookup;
 use super::replay::{Replayed, RowLocalChain};
 use super::retry::{Part, with_retry};
 use super::run::{FallbackReason, RunContext};
@@ -170,7 +172,7 @@ async fn drive(
 
 /// The rows of `batch`, from the device or, for parts where that cannot be, from the CPU.
 async fn materialize(
-    batch: GpuBatch,
+    mut batch: GpuBatch,
     run: &Arc<RunContext>,
     chain: &RowLocalChain,
     schema: &SchemaRef,
@@ -179,6 +181,9 @@ async fn materialize(
         return on_cpu(&batch, run, chain, &FallbackReason::ArithmeticFault).await;
     }
     let plan = Arc::new(SelectPlan::new(&batch));
+    if let Err(reason) = lookup::prepare(run, &mut batch, &plan.all_tables()).await {
+        return on_cpu(&batch, run, chain, &reason).await;
+    }
     let needs = Arc::clone(&plan);
     let mut parts = with_retry(
         run,
@@ -192,7 +197,7 @@ async fn materialize(
     let mut done = Replayed::default();
     while let Some(Part { input, outcome }) = parts.next().await? {
         let part = match outcome {
-            Ok(selected) if !selected.fault => {
+            Ok(selected) if !selected.fault && !meets_poison(&input, &selected)? => {
                 run.metrics.gpu_batch();
                 Replayed { rows: assemble(&input, &selected, schema)?, error: None }
             }
@@ -222,50 +227,113 @@ async fn on_cpu(
 /// What is computed of a batch, and of each of its parts.
 struct SelectPlan {
     program: Program,
+    /// What the device computes. Results of functions of strings are taken on the host, which has codes and tables.
     outputs: Vec<Arc<Expr>>,
     needed: BTreeSet<usize>,
+    /// Tables that the device looks up, and those that the host does.
+    tables: BTreeSet<usize>,
+    host_tables: BTreeSet<usize>,
 }
 
 impl SelectPlan {
     fn new(batch: &GpuBatch) -> Self {
-        let outputs: Vec<_> = batch
-            .columns()
-            .iter()
-            .filter_map(|column| match column {
-                LazyColumn::Computed(expr) => Some(Arc::clone(expr)),
-                LazyColumn::Source(_) => None,
-            })
-            .collect();
-        let evaluated: Vec<_> = outputs.iter().collect();
+        let computed = batch.columns().iter().filter_map(|column| match column {
+            LazyColumn::Computed(expr) => Some(expr),
+            LazyColumn::Source(_) => None,
+        });
+        let evaluated: Vec<_> = computed.collect();
         let selection = batch.guarded_selection(&evaluated);
+        let (mut outputs, mut host_tables) = (vec![], BTreeSet::new());
+        for expr in evaluated {
+            match expr.as_ref() {
+                Expr::Lookup { table, .. } => _ = host_tables.insert(*table),
+                _ => outputs.push(Arc::clone(expr)),
+            }
+        }
         let program = Program { selection, params: batch.params().to_vec() };
-        let needed = columns_of(outputs.iter().chain(&program.selection));
-        Self { program, outputs, needed }
+        let exprs = || outputs.iter().chain(&program.selection);
+        let (needed, tables) = (columns_of(exprs()), tables_of(exprs()).into_keys().collect());
+        Self { program, outputs, needed, tables, host_tables }
     }
 
-    /// Device bytes held at a time: columns, staging memory, outputs and their read-back.
+    fn all_tables(&self) -> BTreeSet<usize> {
+        self.tables.union(&self.host_tables).copied().collect()
+    }
+
+    /// Device bytes held at a time: columns, look-up tables, staging memory, outputs and their read-back.
     fn need(&self, batch: &GpuBatch) -> u64 {
         let columns = batch.source().column_bytes(&self.needed);
+        let tables = batch.table_bytes(&self.tables);
         let outputs = select_bytes(&self.program, &self.outputs, batch.source().rows());
-        columns.saturating_add(staging_bytes(columns)).saturating_add(outputs)
+        let uploaded = |bytes: u64| bytes.saturating_add(staging_bytes(bytes));
+        uploaded(columns).saturating_add(uploaded(tables)).saturating_add(outputs)
     }
 
     async fn select(&self, scope: &LaunchScope, batch: &GpuBatch) -> GpuResult<SelectResult> {
+        let rows = batch.source().rows();
+        if self.program.selection.is_none() && self.outputs.is_empty() {
+            // All columns come from the host.
+            return Ok(SelectResult { mask: None, selected: rows, outputs: vec![], fault: false });
+        }
         let segment = Segment {
             columns: batch.source().device_columns(scope, &self.needed).await?,
-            rows: batch.source().rows(),
+            rows,
+            tables: batch.device_tables(scope, &self.tables).await?,
         };
         let mut results = select(scope, &self.program, &self.outputs, &[segment]).await?;
         results.pop().ok_or_else(|| GpuError::Internal("select gave no result for its segment".to_owned()))
     }
 }
 
-/// Host rows: columns of the source are filtered by the mask, computed columns come compacted from the device. The host
-/// batches keep their boundaries.
+/// The codes of the selected rows of a column in host batch `at`, whose first row is `first`, and the table that they index.
+fn codes_of<'a>(
+    batch: &'a GpuBatch,
+    selected: &SelectResult,
+    table: usize,
+    at: usize,
+    first: usize,
+) -> Result<(&'a Arc<Table>, UInt32Array)> {
+    let missing = || GpuError::Internal(format!("look-up table {table} was not computed"));
+    let (table, column) = batch.table(table).ok_or_else(missing)?;
+    let dictionary = batch.source().dictionary(column).ok_or_else(missing)?;
+    let codes = dictionary.codes().get(at).ok_or_else(missing)?;
+    let codes = match &selected.mask {
+        None => codes.clone(),
+        Some(mask) => {
+            let mask = BooleanArray::new(mask.slice(first, codes.len()), None);
+            filter(codes, &mask)?.as_primitive::<UInt32Type>().clone()
+        }
+    };
+    Ok((table, codes))
+}
+
+/// Whether a selected row has a value for which a function that the host looks up raised.
+fn meets_poison(batch: &GpuBatch, selected: &SelectResult) -> Result<bool> {
+    for column in batch.columns() {
+        let LazyColumn::Computed(expr) = column else { continue };
+        let Expr::Lookup { table, .. } = expr.as_ref() else { continue };
+        if batch.table(*table).is_none_or(|(table, _)| table.results.poison.is_none()) {
+            continue;
+        }
+        let mut first = 0;
+        for (at, host) in batch.source().host().iter().enumerate() {
+            let (table, codes) = codes_of(batch, selected, *table, at, first)?;
+            if codes.values().iter().any(|code| table.results.is_poisoned(*code as usize)) {
+                return Ok(true);
+            }
+            first += host.num_rows();
+        }
+    }
+    Ok(false)
+}
+
+/// Host rows: columns of the source are filtered by the mask, functions of strings taken by the rows' codes, and other
+/// computed columns come compacted from the device. The host batches keep their boundaries.
 fn assemble(batch: &GpuBatch, selected: &SelectResult, schema: &SchemaRef) -> Result<Vec<RecordBatch>> {
     let mut result = Vec::with_capacity(batch.source().host().len());
     let (mut input_row, mut output_row) = (0, 0);
-    for host in batch.source().host() {
+    for (at, host) in batch.source().host().iter().enumerate() {
+        let first = input_row;
         let mask = selected
             .mask
             .as_ref()
@@ -291,6 +359,10 @@ fn assemble(batch: &GpuBatch, selected: &SelectResult, schema: &SchemaRef) -> Re
                             Some(predicate) => predicate.filter(array)?,
                             None => Arc::clone(array),
                         })
+                    }
+                    LazyColumn::Computed(expr) if let Expr::Lookup { table, .. } = expr.as_ref() => {
+                        let (table, codes) = codes_of(batch, selected, *table, at, first)?;
+                        Ok(take(&table.results.values, &codes, None)?)
                     }
                     LazyColumn::Computed(_) => computed
                         .next()

@@ -6,6 +6,7 @@ pub mod exec;
 pub mod filter;
 mod fusion;
 mod island;
+pub mod lookup;
 mod materialize;
 pub mod metrics;
 pub mod op;

@@ -1,4 +1,4 @@
-//! Parameters of an operator's expressions: values that are known only when the plan is executed.
+//! Parameters of an operator's expressions: values, and look-up tables, that are known only when the plan is executed.
 
 use std::sync::Arc;
 
@@ -9,6 +9,8 @@ use datafusion::logical_expr::ColumnarValue;
 use datafusion::physical_expr::PhysicalExpr;
 
 use crate::kernels::expr::{Expr, Scalar, ValueType};
+use crate::memory::batch::GpuBatch;
+use crate::memory::lookup::ValueFunction;
 
 use super::scalar::to_scalar;
 
@@ -21,11 +23,22 @@ pub struct ParamSource {
     pub ty: ValueType,
 }
 
-/// The parameters of one operator; [`Expr::Param`] slots index into it.
+/// A function of one of the operator's input columns, of which every batch has a table.
+#[derive(Debug, Clone)]
+pub struct TableSource {
+    /// Index of the input column.
+    pub column: usize,
+    /// The function.
+    pub function: Arc<dyn ValueFunction>,
+}
+
+/// The parameters of one operator; [`Expr::Param`] slots and [`Expr::Lookup`] tables index into it.
 #[derive(Debug, Clone, Default)]
 pub struct ParamTable {
     /// Sources by slot.
     pub sources: Vec<ParamSource>,
+    /// Functions by table.
+    pub tables: Vec<TableSource>,
 }
 
 /// Parameter values of a program, by slot.
@@ -37,6 +50,36 @@ impl ParamTable {
         let slot = self.sources.len();
         self.sources.push(ParamSource { expr, ty });
         Arc::new(Expr::Param { slot, ty })
+    }
+
+    /// Adds a function of input column `column` and returns the expression that looks it up.
+    pub fn push_table(
+        &mut self,
+        column: usize,
+        function: Arc<dyn ValueFunction>,
+        ty: ValueType,
+        fallible: bool,
+    ) -> Arc<Expr> {
+        let table = self.tables.len();
+        self.tables.push(TableSource { column, function });
+        let codes = Arc::new(Expr::Column { index: column, ty: ValueType::Opaque });
+        Arc::new(Expr::Lookup { codes, table, ty, fallible })
+    }
+
+    /// Adds the parameters to those of a lazy batch, whose columns are the operator's input; `values` are those of the
+    /// sources.
+    ///
+    /// # Errors
+    /// An internal error when the values of a column that a function reads are not on the host.
+    pub fn bind(&self, batch: &mut GpuBatch, values: &ParamValues) -> Result<Bound> {
+        let params = batch.add_params(values);
+        let tables = self
+            .tables
+            .iter()
+            .map(|table| batch.add_table(table.column, &table.function))
+            .collect::<Option<Vec<_>>>()
+            .ok_or_else(|| internal_datafusion_err!("a function reads a column that is not on the host"))?;
+        Ok(Bound { params, tables })
     }
 
     /// Evaluates every source. Errors are DataFusion's own (e.g. a scalar subquery that returned two rows), or an
@@ -68,21 +111,42 @@ impl ParamTable {
     }
 }
 
-/// Rewrites an operator's expression onto its input's expressions: columns become `columns[i]`, parameter slots move up
-/// by `param_base` (the slots that the input's expressions use already).
+/// Where a batch has the parameters of one operator.
+#[derive(Debug, Clone, Default)]
+pub struct Bound {
+    /// Slot of the first value.
+    params: usize,
+    /// Number of each table.
+    tables: Vec<usize>,
+}
+
+/// Rewrites an operator's expression onto its input's expressions: columns become `columns[i]`, and parameters and tables
+/// get the numbers that they have in the batch.
 pub fn rebase(
     expr: &Arc<Expr>,
     columns: &dyn Fn(usize) -> Option<Arc<Expr>>,
-    param_base: usize,
+    bound: &Bound,
 ) -> Option<Arc<Expr>> {
     let mut read = std::collections::BTreeSet::new();
     expr.collect_columns(&mut read);
     if read.iter().any(|index| columns(*index).is_none()) {
         return None;
     }
-    Some(expr.map_leaves(&|leaf| match leaf.as_ref() {
+    let column = |leaf: &Arc<Expr>| match leaf.as_ref() {
         Expr::Column { index, .. } => columns(*index).unwrap_or_else(|| Arc::clone(leaf)),
-        Expr::Param { slot, ty } => Arc::new(Expr::Param { slot: slot + param_base, ty: *ty }),
         _ => Arc::clone(leaf),
+    };
+    Some(expr.map_leaves(&|leaf| match leaf.as_ref() {
+        Expr::Param { slot, ty } => Arc::new(Expr::Param { slot: slot + bound.params, ty: *ty }),
+        Expr::Lookup { codes, table, ty, fallible } => {
+            // A function of a function is a table by the codes of the same source column.
+            let (codes, before) = match column(codes).as_ref() {
+                Expr::Lookup { codes, fallible, .. } => (Arc::clone(codes), *fallible),
+                _ => (column(codes), false),
+            };
+            let table = bound.tables.get(*table).copied().unwrap_or(*table);
+            Arc::new(Expr::Lookup { codes, table, ty: *ty, fallible: *fallible || before })
+        }
+        _ => column(leaf),
     }))
 }

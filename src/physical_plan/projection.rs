@@ -50,14 +50,14 @@ impl DeviceOp for ProjectionOp {
 
 impl RowLocalOp for ProjectionOp {
     fn apply(&self, mut batch: GpuBatch, params: &ParamValues) -> Result<GpuBatch> {
-        let base = batch.add_params(params);
+        let bound = self.params.bind(&mut batch, params)?;
         let columns = self
             .outputs
             .iter()
             .map(|output| match output {
                 ProjectedColumn::Input(index) => batch.column(*index).cloned(),
                 ProjectedColumn::Computed(expr) => {
-                    rebase(expr, &|index| batch.column_expr(index), base).map(LazyColumn::Computed)
+                    rebase(expr, &|index| batch.column_expr(index), &bound).map(LazyColumn::Computed)
                 }
             })
             .collect::<Option<Vec<_>>>()

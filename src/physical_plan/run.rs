@@ -18,6 +18,7 @@ use crate::memory::launch::LaunchScope;
 use crate::memory::runtime::{AdapterSelector, GpuDevice, GpuRuntime};
 use crate::observe::{FallbackEvent, Observers};
 use datafusion::physical_plan::ExecutionPlan;
+use tokio::sync::OnceCell;
 
 use super::exec::GpuExec;
 use super::metrics::GpuMetrics;
@@ -30,6 +31,18 @@ pub(crate) enum FallbackReason {
     /// A live row met an arithmetic fault: the CPU decides between error and result.
     #[error("an expression met a value that may raise; the CPU decides")]
     ArithmeticFault,
+    /// A string column has so many distinct values that a dictionary does not pay.
+    #[error(
+        "{distinct} of the first {rows} values of column {column} are distinct, too many to look them up by dictionary"
+    )]
+    TooManyDistinct {
+        /// Name of the column.
+        column: String,
+        /// Distinct values of the sample.
+        distinct: usize,
+        /// Rows of the sample.
+        rows: usize,
+    },
     /// The device could not do the work.
     #[error(transparent)]
     Device(#[from] GpuError),
@@ -39,6 +52,7 @@ impl FallbackReason {
     fn code(&self) -> &'static str {
         match self {
             FallbackReason::ArithmeticFault => "ArithmeticFault",
+            FallbackReason::TooManyDistinct { .. } => "TooManyDistinct",
             FallbackReason::Device(error) => error.code(),
         }
     }
@@ -57,6 +71,8 @@ pub(crate) struct RunContext {
     replay: AtomicU8,
     /// Host bytes that were kept for a replay.
     kept: AtomicUsize,
+    /// Why strings are not looked up by dictionary, once that was decided.
+    no_dictionaries: OnceCell<Option<FallbackReason>>,
     pub(crate) metrics: GpuMetrics,
 }
 
@@ -111,6 +127,7 @@ impl RunContext {
             span,
             replay: AtomicU8::new(UNDECIDED),
             kept: AtomicUsize::new(0),
+            no_dictionaries: OnceCell::new(),
             metrics,
         })
     }
@@ -132,8 +149,17 @@ impl RunContext {
             span: tracing::Span::none(),
             replay: AtomicU8::new(UNDECIDED),
             kept: AtomicUsize::new(0),
+            no_dictionaries: OnceCell::new(),
             metrics,
         })
+    }
+
+    /// Why strings are not looked up by dictionary, if they are not: decided by whoever comes first, for all batches.
+    pub(crate) async fn no_dictionaries(
+        &self,
+        decide: impl Future<Output = Option<FallbackReason>>,
+    ) -> Option<FallbackReason> {
+        self.no_dictionaries.get_or_init(|| decide).await.clone()
     }
 
     pub(crate) fn task(&self) -> &Arc<TaskContext> {
@@ -301,7 +327,7 @@ impl RunContext {
             FallbackPolicy::Error => {
                 let error = match reason {
                     FallbackReason::Device(error) => error.clone(),
-                    FallbackReason::ArithmeticFault => {
+                    FallbackReason::ArithmeticFault | FallbackReason::TooManyDistinct { .. } => {
                         GpuError::FallbackForbidden { node: self.node.clone(), reason: reason.to_string() }
                     }
                 };

@@ -98,7 +98,8 @@ pub(crate) fn from_scalar(scalar: Scalar, ty: ValueType) -> ScalarValue {
         }
         ValueType::Decimal32 { precision, scale } => S::Decimal32(scalar.map(|v| v as i32), precision, scale),
         ValueType::Decimal64 { precision, scale } => S::Decimal64(scalar.map(|v| v as i64), precision, scale),
-        ValueType::Null => S::Null,
+        // An opaque value has no scalar.
+        ValueType::Null | ValueType::Opaque => S::Null,
         ValueType::Decimal { precision, scale } => S::Decimal128(scalar, precision, scale),
     }
 }

@@ -68,16 +68,16 @@ async fn explain_gives_reasons_with_their_expressions() -> TestResult {
     let gpu = session().await?;
     let cpu_rows = ordered(
         &gpu.ctx,
-        "SELECT node, code, sentence, expression FROM gpu_explain('SELECT id FROM t WHERE s LIKE ''%1%'' AND s <> ''10''') \
+        "SELECT node, code, sentence, expression FROM gpu_explain('SELECT id FROM t WHERE s LIKE CAST(id AS VARCHAR) AND s <> concat(''1'', CAST(v AS VARCHAR))') \
          WHERE placement = 'cpu' AND node = 'FilterExec'",
     )
     .await?;
     let [row] = cpu_rows.as_slice() else { return Err(format!("{cpu_rows:?}").into()) };
     let cells: Vec<&str> = row.split('|').collect();
     let codes: Vec<&str> = cells[1].split("; ").collect();
-    assert_eq!(codes.len(), 2, "several reasons share a row: {row}");
+    assert!(codes.len() > 1, "several reasons share a row: {row}");
     assert!(codes.contains(&"UnsupportedExpression") && codes.contains(&"UnsupportedType"), "{row}");
-    assert_eq!(cells[3].split("; ").count(), 2, "{row}");
+    assert_eq!(cells[3].split("; ").count(), codes.len(), "{row}");
     assert!(cells[3].contains("LIKE"), "{row}");
     assert!(cells[2].contains("which is not supported here"), "{row}");
 

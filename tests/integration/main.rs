@@ -24,6 +24,7 @@ mod placement;
 mod random;
 mod slt;
 mod sources;
+mod strings;
 mod tpch_data;
 #[cfg(feature = "cli")]
 mod trace;

@@ -74,6 +74,9 @@ pub enum ValueType {
         /// Digits after the point.
         scale: i8,
     },
+    /// Any Arrow value of which a kernel sees no more than whether it is NULL and, of a string or binary column, its code
+    /// in the batch's dictionary. Never a parameter, and never written out.
+    Opaque,
     /// Always NULL: a parameter at most, never a column on the device. Its register is a `u32` that nobody looks at.
     Null,
 }
@@ -151,7 +154,8 @@ impl ValueType {
     /// The Arrow type.
     pub fn to_arrow(self) -> DataType {
         match self {
-            ValueType::Null => DataType::Null,
+            // The Arrow type stays with the host's column.
+            ValueType::Null | ValueType::Opaque => DataType::Null,
             ValueType::Boolean => DataType::Boolean,
             ValueType::Int8 => DataType::Int8,
             ValueType::Int16 => DataType::Int16,
@@ -296,6 +300,18 @@ pub enum Expr {
         /// Result type.
         ty: ValueType,
     },
+    /// A function of one string or binary column, looked up in a table that was computed for the distinct values of the
+    /// batch.
+    Lookup {
+        /// The column, of type [`ValueType::Opaque`].
+        codes: Arc<Expr>,
+        /// Index in the batch's list of tables.
+        table: usize,
+        /// Result type; [`ValueType::Opaque`] for results that only the host holds.
+        ty: ValueType,
+        /// Whether the function may raise for some value; then such entries of the table fault.
+        fallible: bool,
+    },
     /// A function of one of the families, applied to operands; each says what types it takes, and when it is NULL or
     /// faults.
     Call {
@@ -316,6 +332,7 @@ impl Expr {
             | Expr::Param { ty, .. }
             | Expr::Arith { ty, .. }
             | Expr::Case { ty, .. }
+            | Expr::Lookup { ty, .. }
             | Expr::Call { ty, .. } => *ty,
             Expr::Cast { to, .. } => *to,
             Expr::Negate(e) => e.value_type(),
@@ -343,6 +360,7 @@ impl Expr {
             | Expr::IsNull(e)
             | Expr::IsNotNull(e)
             | Expr::Negate(e)
+            | Expr::Lookup { codes: e, .. }
             | Expr::Cast { expr: e, .. } => {
                 vec![e]
             }
@@ -354,11 +372,11 @@ impl Expr {
         }
     }
 
-    /// Rebuilds the tree bottom-up; `leaf` gives the replacement of each column and parameter.
+    /// Rebuilds the tree bottom-up; `leaf` gives the replacement of each column, parameter and look-up.
     pub fn map_leaves(self: &Arc<Expr>, leaf: &dyn Fn(&Arc<Expr>) -> Arc<Expr>) -> Arc<Expr> {
         let go = |e: &Arc<Expr>| e.map_leaves(leaf);
         Arc::new(match self.as_ref() {
-            Expr::Column { .. } | Expr::Param { .. } => return leaf(self),
+            Expr::Column { .. } | Expr::Param { .. } | Expr::Lookup { .. } => return leaf(self),
             Expr::Compare { op, left, right } => Expr::Compare { op: *op, left: go(left), right: go(right) },
             Expr::Distinct { negated, left, right } => {
                 Expr::Distinct { negated: *negated, left: go(left), right: go(right) }
@@ -394,6 +412,7 @@ impl Expr {
         let own = match self {
             Expr::Negate(e) => decimal || e.may_be_scalar(),
             Expr::Arith { .. } | Expr::Cast { .. } => decimal,
+            Expr::Lookup { fallible, .. } => *fallible,
             Expr::Call { function, args, ty } => {
                 let types: Vec<_> = args.iter().map(|arg| arg.value_type()).collect();
                 function.may_fault(&types, *ty)
@@ -408,6 +427,8 @@ impl Expr {
     pub fn may_be_scalar(&self) -> bool {
         match self {
             Expr::Column { .. } => false,
+            // It may hold a CASE.
+            Expr::Lookup { .. } => true,
             Expr::Case { branches, otherwise, .. } => {
                 otherwise.is_none()
                     || branches
@@ -417,6 +438,18 @@ impl Expr {
                         .any(|value| value.may_be_scalar())
             }
             _ => self.children().into_iter().all(|child| child.may_be_scalar()),
+        }
+    }
+
+    /// Adds the tables that the expression looks up to `out`, each with the source column whose codes index it.
+    pub fn collect_tables(&self, out: &mut std::collections::BTreeMap<usize, usize>) {
+        if let Expr::Lookup { codes, table, .. } = self
+            && let Expr::Column { index, .. } = codes.as_ref()
+        {
+            out.insert(*table, *index);
+        }
+        for child in self.children() {
+            child.collect_tables(out);
         }
     }
 

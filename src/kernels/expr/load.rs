@@ -11,7 +11,7 @@ use super::widths::Class;
 pub(crate) fn element(shape: &ColumnShape) -> GpuResult<&'static str> {
     use ValueType::*;
     Ok(match (shape.repr, shape.ty) {
-        (ColumnRepr::Bits, Boolean) => "u32",
+        (ColumnRepr::Bits, Boolean) | (ColumnRepr::Codes | ColumnRepr::Presence, Opaque) => "u32",
         (ColumnRepr::Arrow, Int8 | UInt8 | Int16 | UInt16 | UInt32 | Float16 | Float32) => "u32",
         (ColumnRepr::Arrow, Int32 | Date32 | Time32(_) | Decimal32 { .. }) => "i32",
         (
@@ -30,6 +30,7 @@ pub(crate) fn element(shape: &ColumnShape) -> GpuResult<&'static str> {
 /// Index of the element that holds row `i`.
 pub(crate) fn fetch_index(shape: &ColumnShape, i: &str) -> String {
     match shape.ty {
+        _ if shape.repr == ColumnRepr::Presence => format!("{i} >> 5u"),
         ValueType::Boolean => format!("{i} >> 5u"),
         ValueType::Int8 | ValueType::UInt8 => format!("{i} >> 2u"),
         ValueType::Int16 | ValueType::UInt16 | ValueType::Float16 => format!("{i} >> 1u"),

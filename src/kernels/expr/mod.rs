@@ -9,6 +9,7 @@ pub mod function;
 pub mod integer;
 pub mod ir;
 mod load;
+pub mod lookup;
 pub mod temporal;
 mod wgsl;
 pub mod widths;

@@ -56,7 +56,7 @@ impl Node {
 /// of column number k) in scope.
 #[derive(Debug)]
 pub(crate) struct Emitter<'a> {
-    columns: BTreeMap<usize, (usize, &'a ColumnShape)>,
+    pub(super) columns: BTreeMap<usize, (usize, &'a ColumnShape)>,
     params: &'a [(ValueType, Scalar)],
     params_at: usize,
     memo: HashMap<Arc<Expr>, Node>,
@@ -67,6 +67,10 @@ pub(crate) struct Emitter<'a> {
     pub body: String,
     /// Parameters to be held in `p<slot>` and `p<slot>v`, with their class.
     pub held: BTreeMap<usize, Class>,
+    /// Look-up tables, whose flags and values start at `tf<table>` and `tv<table>`.
+    pub tables: BTreeSet<usize>,
+    /// First word of the tables' places in the argument block.
+    pub tables_at: usize,
 }
 
 impl<'a> Emitter<'a> {
@@ -82,6 +86,8 @@ impl<'a> Emitter<'a> {
             names: 0,
             body: String::new(),
             held: BTreeMap::new(),
+            tables: BTreeSet::new(),
+            tables_at: params_at + PARAM_WORDS * params.len(),
         }
     }
 
@@ -175,6 +181,7 @@ impl<'a> Emitter<'a> {
                 self.cast(&e, *to)?
             }
             Expr::Case { branches, otherwise, ty } => self.case(branches, otherwise.as_ref(), *ty)?,
+            Expr::Lookup { codes, table, ty, fallible } => self.lookup(codes, *table, *ty, *fallible)?,
             Expr::Call { function, args, ty } => {
                 let args = args.iter().map(|arg| self.emit(arg)).collect::<GpuResult<Vec<_>>>()?;
                 let types: Vec<_> = args.iter().map(|arg| arg.ty).collect();
@@ -221,6 +228,9 @@ impl<'a> Emitter<'a> {
         };
         if shape.ty != ty {
             return Err(GpuError::Internal(format!("column {index} is {:?}, not {ty:?}", shape.ty)));
+        }
+        if ty == ValueType::Opaque {
+            return Ok(self.opaque(at, shape));
         }
         let value = self.name(&decode(shape, &format!("r{at}")));
         let valid = shape.nullable.then(|| self.name(&format!("((v{at} >> (i & 31u)) & 1u) != 0u")));

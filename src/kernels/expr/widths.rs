@@ -40,6 +40,7 @@ impl Class {
             | ValueType::UInt32
             | ValueType::Float16
             | ValueType::Float32
+            | ValueType::Opaque
             | ValueType::Null => Class::U32,
             ValueType::Int64
             | ValueType::Date64
@@ -103,6 +104,7 @@ pub fn type_bits(ty: ValueType) -> u8 {
         | ValueType::Date32
         | ValueType::Time32(_)
         | ValueType::Decimal32 { .. }
+        | ValueType::Opaque
         | ValueType::Float32 => 32,
         ValueType::Int64
         | ValueType::UInt64

@@ -272,7 +272,7 @@ impl Builder<'_> {
         );
         text.push_str(ENTRY);
         text.push_str(&loads.masks());
-        text.push_str(&param_loads(&self.emitter.held, params_at));
+        text.push_str(&param_loads(&self.emitter, params_at));
         for (_, first) in declarations() {
             let _ = writeln!(text, "    {first}");
         }

@@ -72,6 +72,8 @@ pub fn eval(
             }
             otherwise.as_ref().map_or(Ok(None), |e| go(e))?
         }
+        // Tables are made of values that only DataFusion computes, and tests compare with those.
+        Expr::Lookup { .. } => return Err(Fault),
         Expr::Call { function, args, ty } => {
             let args = args.iter().map(|arg| Ok((go(arg)?, arg.value_type())));
             let args = args.collect::<Result<Vec<_>, Fault>>()?;

@@ -75,7 +75,7 @@ impl MaskPlan {
         );
         text.push_str(ENTRY);
         text.push_str(&loads.masks());
-        text.push_str(&param_loads(&emitter.held, params_at));
+        text.push_str(&param_loads(&emitter, params_at));
         text.push_str("    fault = 0u;\n    let last = rows - 1u;\n    let tiles = args[2];\n");
         text.push_str(MASK_HEAD);
         for k in 0..TILE / 256 {
@@ -188,6 +188,7 @@ pub(super) fn bindings_of(program: &Program, outputs: &[Arc<Expr>], columns: &[C
 fn may_fault(expr: &Expr) -> bool {
     let computes = match expr {
         Expr::Arith { .. } | Expr::Negate(_) | Expr::Cast { .. } | Expr::Call { .. } => true,
+        Expr::Lookup { fallible, .. } => *fallible,
         _ => false,
     };
     computes || expr.children().into_iter().any(|child| may_fault(child))
@@ -238,7 +239,7 @@ impl GatherPlan {
         );
         text.push_str(ENTRY);
         text.push_str(&loads.masks());
-        text.push_str(&param_loads(&emitter.held, params_at));
+        text.push_str(&param_loads(&emitter, params_at));
         text.push_str(&tile_loop(&loads, selected, regions));
         if !faults.is_empty() {
             text.push_str("    if (fault != 0u) {\n        atomicOr(&status[0], 1u);\n    }\n");

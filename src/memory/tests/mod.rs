@@ -116,6 +116,7 @@ fn check_value(column: &DeviceColumn, bytes: &[u8], row: usize, array: &ArrayRef
             assert_eq!(bytes[row * 16..][..16], value.to_le_bytes(), "{}", context());
             assert!(column.magnitude.0 >= 128 || value.unsigned_abs() < 1 << column.magnitude.0);
         }
+        ColumnRepr::Presence | ColumnRepr::Codes => unreachable!("only upload of values is tested here"),
         ColumnRepr::Arrow => {
             let data = array.to_data();
             let width = data.data_type().primitive_width().unwrap();

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use arrow::datatypes::DataType;
 use datafusion::common::ScalarValue;
+use datafusion::logical_expr::Operator;
 use datafusion::physical_expr::PhysicalExpr;
-use datafusion::physical_expr::expressions::CaseExpr;
+use datafusion::physical_expr::expressions::{BinaryExpr, CaseExpr};
 
 use crate::kernels::expr::{CompareOp, Expr, ValueType};
 
@@ -18,10 +19,19 @@ impl Lowering {
         let data_type = self.arrow_type(expr)?;
         let ty = self.device_type(expr, &data_type)?;
         // Everything is lowered, so that all reasons are found.
-        let base = case.expr().map(|base| self.lower(base));
+        // Strings are compared by look-ups, whose NULLs and equality are those of the special form.
+        let text = case
+            .expr()
+            .filter(|base| base.data_type(&self.schema).is_ok_and(|ty| ValueType::from_arrow(&ty).is_none()));
+        let base = case.expr().filter(|_| text.is_none()).map(|base| self.lower(base));
         let mut branches = vec![];
         for (when, then) in case.when_then_expr() {
             let condition = match (case.expr(), &base) {
+                (Some(base), _) if text.is_some() => {
+                    let equal = BinaryExpr::new(Arc::clone(base), Operator::Eq, Arc::clone(when));
+                    let equal: Arc<dyn PhysicalExpr> = Arc::new(equal);
+                    self.boolean(&equal)
+                }
                 (Some(base), Some(Ok(lowered))) => self.matches(expr, (base, lowered), when),
                 (None, _) => self.boolean(when),
                 _ => self.lower(when),

@@ -90,7 +90,8 @@ fn cannot_raise(expr: &Arc<dyn PhysicalExpr>, schema: &Schema) -> bool {
     }
 }
 
-fn cast_cannot_raise(from: &DataType, to: &DataType) -> bool {
+/// True for casts that have a value for every value of `from`.
+pub(super) fn cast_cannot_raise(from: &DataType, to: &DataType) -> bool {
     match (from, to) {
         (from, to) if from == to => true,
         (from, to) if to.is_floating() => from.is_integer() || from.is_floating() || from.is_decimal(),

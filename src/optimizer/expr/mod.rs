@@ -13,6 +13,7 @@ mod decimal;
 mod float;
 mod function;
 mod integer;
+mod strings;
 mod temporal;
 #[cfg(test)]
 mod tests;
@@ -92,10 +93,14 @@ impl Lowering {
         caps: &DeviceCaps,
         outcome: Result<T, Declined>,
     ) -> Result<(T, ParamTable), Vec<Reason>> {
-        // A column takes a buffer for its values, and one for its validity if it may be NULL.
-        let columns =
-            self.columns.iter().map(|index| 1 + usize::from(self.schema.field(*index).is_nullable()));
-        let need = columns.sum::<usize>() + self.outputs + OTHER_BINDINGS;
+        // A column takes a buffer for its values, and one for its validity if it may be NULL, which codes tell themselves.
+        let columns = self.columns.iter().map(|index| {
+            let field = self.schema.field(*index);
+            let opaque = ValueType::from_arrow(field.data_type()).is_none();
+            1 + usize::from(field.is_nullable() && !opaque)
+        });
+        let tables = usize::from(!self.params.tables.is_empty());
+        let need = columns.sum::<usize>() + tables + self.outputs + OTHER_BINDINGS;
         let limit = usize::try_from(caps.max_storage_buffers).unwrap_or(usize::MAX);
         if need > limit {
             self.decline(Reason::BindingLimit { need, limit });
@@ -126,8 +131,23 @@ impl Lowering {
 
     /// Lowers an expression whose values are written out, to a buffer of their own.
     pub(crate) fn output(&mut self, expr: &Arc<dyn PhysicalExpr>) -> Lowered {
+        // The host takes results of functions of strings itself.
+        if self.depth == 0
+            && fits(expr, MAX_RAW_DEPTH, &mut MAX_NODES.clone())
+            && let Some(lookup) = self.host_lookup(expr)
+        {
+            return Ok(lookup);
+        }
         self.outputs += 1;
         self.lower(expr)
+    }
+
+    /// Lowers an expression of any type of which only is asked whether it is NULL.
+    pub(crate) fn presence(&mut self, expr: &Arc<dyn PhysicalExpr>) -> Lowered {
+        match self.opaque(expr) {
+            Some(opaque) => Ok(opaque),
+            None => self.lower(expr),
+        }
     }
 
     /// Lowers any expression of a type that can live on the device.
@@ -168,6 +188,9 @@ impl Lowering {
         if constant::always_raises(expr, &self.schema) {
             return Err(self.unsupported(expr, "a constant that raises does so for every batch"));
         }
+        if let Some(lookup) = self.lookup(expr) {
+            return lookup;
+        }
         if let Some(column) = expr.downcast_ref::<Column>() {
             self.column(column)
         } else if let Some(binary) = expr.downcast_ref::<BinaryExpr>() {
@@ -175,9 +198,9 @@ impl Lowering {
         } else if let Some(not) = expr.downcast_ref::<NotExpr>() {
             Ok(Arc::new(Expr::Not(self.boolean(not.arg())?)))
         } else if let Some(is_null) = expr.downcast_ref::<IsNullExpr>() {
-            Ok(Arc::new(Expr::IsNull(self.lower(is_null.arg())?)))
+            Ok(Arc::new(Expr::IsNull(self.presence(is_null.arg())?)))
         } else if let Some(is_not_null) = expr.downcast_ref::<IsNotNullExpr>() {
-            Ok(Arc::new(Expr::IsNotNull(self.lower(is_not_null.arg())?)))
+            Ok(Arc::new(Expr::IsNotNull(self.presence(is_not_null.arg())?)))
         } else if let Some(in_list) = expr.downcast_ref::<InListExpr>() {
             self.in_list(expr, in_list)
         } else if let Some(negative) = expr.downcast_ref::<NegativeExpr>() {

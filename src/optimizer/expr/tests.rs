@@ -196,14 +196,53 @@ fn casts_that_keep_every_value() {
 #[test]
 fn all_reasons_are_collected_once() {
     let reasons =
-        lower("s = 'x' AND ln(f64) > 2 AND s LIKE 'y%' AND i64 > 1 AND upper(s) = 'X'").unwrap_err();
-    let codes: Vec<_> = reasons.iter().map(Reason::code).collect();
-    assert_eq!(
-        codes,
-        ["UnsupportedType", "FloatArithmetic", "UnsupportedExpression", "UnsupportedExpression"]
-    );
+        lower("s = CAST(i64 AS VARCHAR) AND ln(f64) > 2 AND s LIKE CAST(i8 AS VARCHAR) AND upper(s) = CAST(i64 AS VARCHAR)")
+            .unwrap_err();
+    let codes: BTreeSet<_> = reasons.iter().map(Reason::code).collect();
+    assert_eq!(codes, BTreeSet::from(["FloatArithmetic", "UnsupportedExpression", "UnsupportedType"]));
     assert!(reasons.iter().any(|r| r.to_string().contains("upper")), "{reasons:?}");
     assert!(reasons[0].to_string().contains("s@11 is of type Utf8View"), "{}", reasons[0]);
+}
+
+/// A tree is cut at its largest parts over one string column.
+#[test]
+fn functions_of_one_string_column_become_tables() {
+    let lookup = |table, ty, fallible| {
+        Arc::new(Expr::Lookup {
+            codes: Arc::new(Expr::Column { index: 11, ty: ValueType::Opaque }),
+            table,
+            ty,
+            fallible,
+        })
+    };
+    for sql in [
+        "s = 'x'",
+        "s LIKE 'a%'",
+        "s NOT ILIKE '%b'",
+        "s ~ '^a'",
+        "s IN ('a', 'b', NULL)",
+        "upper(s) = 'X'",
+        "starts_with(s, 'a')",
+        "s < 'b' OR length(s) > 3",
+        "CASE s WHEN 'a' THEN true ELSE s > 'c' END",
+        "s IS NULL OR s = ''",
+        "s || '!' = 'a!'",
+        "NOT (s = 'a')",
+    ] {
+        let (expr, params) = taken(sql);
+        assert_eq!(expr, lookup(0, ValueType::Boolean, false), "{sql}");
+        assert_eq!((params.tables.len(), params.tables[0].column, params.sources.len()), (1, 11, 0), "{sql}");
+    }
+    let (expr, _) = taken("CAST(s AS INT)");
+    assert_eq!(expr, lookup(0, ValueType::Int32, true));
+    let (expr, params) = taken("s LIKE 'a%' AND i32 > length(s) AND s LIKE 'a%'");
+    assert_eq!(params.tables.len(), 2, "{expr:?}");
+    assert_eq!(taken("s IS NULL").1.tables.len(), 0);
+    // A changed literal is another table of the same expression.
+    assert_eq!(taken("s = 'x' AND i64 > 1").0, taken("s = 'another' AND i64 > 2").0);
+    for sql in ["s = CAST(i64 AS VARCHAR)", "s LIKE CAST(i8 AS VARCHAR)", "s = CAST(random() AS VARCHAR)"] {
+        declined(sql);
+    }
 }
 
 #[test]

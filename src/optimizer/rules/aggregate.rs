@@ -215,9 +215,9 @@ impl Call<'_> {
         let nullable: Vec<_> = args.iter().filter(|arg| !self.never_null(arg)).collect();
         match nullable.as_slice() {
             [] => Ok(Spec::rows(None)),
-            [arg] => Ok(Spec::of(AggregateKind::Count, lowering.lower(arg)?)),
+            [arg] => Ok(Spec::of(AggregateKind::Count, lowering.presence(arg)?)),
             args => {
-                let present: Vec<_> = args.iter().map(|arg| lowering.lower(arg)).collect();
+                let present: Vec<_> = args.iter().map(|arg| lowering.presence(arg)).collect();
                 let present = present.into_iter().collect::<Result<Vec<_>, _>>()?;
                 let all = present
                     .into_iter()

@@ -28,7 +28,7 @@ use parking_lot::Mutex;
 use crate::config::FallbackScope;
 use crate::error::{GpuError, GpuResult};
 use crate::kernels::expr::{Expr, ValueType};
-use crate::kernels::program::{Program, Segment};
+use crate::kernels::program::{Program, Segment, tables_of};
 use crate::kernels::reduce::{AggregateSpec, AggregateState, ReduceResult, reduce};
 use crate::memory::batch::GpuBatch;
 use crate::memory::launch::LaunchScope;
@@ -36,8 +36,9 @@ use crate::memory::upload::staging_bytes;
 
 use super::exec::GpuExec;
 use super::island::{IslandEnd, IslandRun, Stop};
+use super::lookup;
 use super::op::{BreakerOp, DeviceOp, OpKind};
-use super::params::{ParamTable, ParamValues, rebase};
+use super::params::{Bound, ParamTable, ParamValues, rebase};
 use super::replay::RowLocalChain;
 use super::retry::{Part, with_retry};
 use super::run::{FallbackReason, RunContext};
@@ -103,19 +104,18 @@ impl AggregateOp {
     }
 
     /// The batch's selection and expressions fused with the aggregates, whose parameter values are `own`; and the source
-    /// columns that the kernel reads.
+    /// columns that the kernel reads. The batch gets the operator's parameters.
     pub(super) fn fused(
         &self,
-        batch: &GpuBatch,
+        batch: &mut GpuBatch,
         own: &ParamValues,
     ) -> Result<(Program, Vec<AggregateSpec>, BTreeSet<usize>)> {
-        let mut params = batch.params().to_vec();
-        let base = params.len();
-        params.extend_from_slice(own);
-        let aggregates = self.rebased(batch, base)?;
+        let bound = self.params.bind(batch, own)?;
+        let aggregates = self.rebased(batch, &bound)?;
         let unfiltered = aggregates.iter().filter(|spec| spec.filter.is_none());
         let evaluated: Vec<_> = unfiltered.filter_map(|spec| spec.arg.as_ref()).collect();
-        let program = Program { selection: batch.guarded_selection(&evaluated), params };
+        let program =
+            Program { selection: batch.guarded_selection(&evaluated), params: batch.params().to_vec() };
         let mut needed = BTreeSet::new();
         let inputs = aggregates.iter().flat_map(|spec| spec.arg.iter().chain(&spec.filter));
         for expr in inputs.chain(&program.selection) {
@@ -124,9 +124,9 @@ impl AggregateOp {
         Ok((program, aggregates, needed))
     }
 
-    /// The aggregates over a batch's source columns, with parameter slots after the batch's own.
-    fn rebased(&self, batch: &GpuBatch, base: usize) -> Result<Vec<AggregateSpec>> {
-        let over = |expr: &Arc<Expr>| rebase(expr, &|index| batch.column_expr(index), base);
+    /// The aggregates over a batch's source columns, with parameters and tables as the batch has them.
+    fn rebased(&self, batch: &GpuBatch, bound: &Bound) -> Result<Vec<AggregateSpec>> {
+        let over = |expr: &Arc<Expr>| rebase(expr, &|index| batch.column_expr(index), bound);
         let missing = || {
             internal_datafusion_err!(
                 "GpuAggregateExec: an aggregate reads a column that is not on the device"
@@ -287,14 +287,17 @@ impl Job {
     /// The states of one batch: from the device or, for parts where that cannot be, from the CPU.
     async fn reduce_batch(
         &self,
-        batch: GpuBatch,
+        mut batch: GpuBatch,
         chain: &RowLocalChain,
     ) -> Result<Vec<AggregateState>, Stop> {
         let op = AggregateOp::of(&self.node)?;
         let Some(params) = self.params.as_ref().filter(|_| !batch.is_undecided()) else {
             return self.fall_back(&batch, chain, FallbackReason::ArithmeticFault).await;
         };
-        let plan = Arc::new(ReducePlan::new(op, &batch, params)?);
+        let plan = Arc::new(ReducePlan::new(op, &mut batch, params)?);
+        if let Err(reason) = lookup::prepare(&self.run, &mut batch, &plan.tables).await {
+            return self.fall_back(&batch, chain, reason).await;
+        }
         let needs = Arc::clone(&plan);
         let mut parts = with_retry(
             &self.run,
@@ -348,23 +351,29 @@ struct ReducePlan {
     program: Program,
     aggregates: Vec<AggregateSpec>,
     needed: BTreeSet<usize>,
+    tables: BTreeSet<usize>,
 }
 
 impl ReducePlan {
-    fn new(op: &AggregateOp, batch: &GpuBatch, params: &ParamValues) -> Result<Self> {
+    fn new(op: &AggregateOp, batch: &mut GpuBatch, params: &ParamValues) -> Result<Self> {
         let (program, aggregates, needed) = op.fused(batch, params)?;
-        Ok(Self { program, aggregates, needed })
+        let inputs = aggregates.iter().flat_map(|spec| spec.arg.iter().chain(&spec.filter));
+        let tables = tables_of(inputs.chain(&program.selection)).into_keys().collect();
+        Ok(Self { program, aggregates, needed, tables })
     }
 
-    /// Device bytes held at a time: columns and staging memory. The states are a few KiB, which nobody has to wait for.
+    /// Device bytes held at a time: columns, look-up tables and staging memory. The states are a few KiB, which nobody has to wait for.
     fn need(&self, batch: &GpuBatch) -> u64 {
         let columns = batch.source().column_bytes(&self.needed);
-        columns.saturating_add(staging_bytes(columns))
+        let tables = batch.table_bytes(&self.tables);
+        let uploaded = |bytes: u64| bytes.saturating_add(staging_bytes(bytes));
+        uploaded(columns).saturating_add(uploaded(tables))
     }
 
     async fn reduce(&self, scope: &LaunchScope, batch: &GpuBatch) -> GpuResult<ReduceResult> {
         let columns = batch.source().device_columns(scope, &self.needed).await?;
-        let segment = Segment { columns, rows: batch.source().rows() };
+        let tables = batch.device_tables(scope, &self.tables).await?;
+        let segment = Segment { columns, rows: batch.source().rows(), tables };
         let mut results = reduce(scope, &self.program, &self.aggregates, &[segment]).await?;
         results.pop().ok_or_else(|| GpuError::Internal("reduce gave no result for its segment".to_owned()))
     }

@@ -1,11 +1,10 @@
 //! Measuring a fused aggregate over columns that are already on the device.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arrow::array::RecordBatch;
-use datafusion::common::{Result, internal_datafusion_err, plan_err};
+use datafusion::common::{Result, plan_err};
 use datafusion::execution::TaskContext;
 use datafusion::physical_plan::ExecutionPlan;
 
@@ -15,7 +14,7 @@ use crate::kernels::reduce::{AggregateSpec, reduce};
 use super::super::border::DeviceStream;
 use super::super::exec::GpuExec;
 use super::super::run::RunContext;
-use super::{AggregateOp, finish};
+use super::{AggregateOp, ReducePlan, finish};
 
 /// A GpuAggregateExec whose input columns have been uploaded, to be launched again and again.
 ///
@@ -57,23 +56,23 @@ impl ResidentAggregate {
         };
         let own = op.params.resolve()?;
         let start = Instant::now();
-        let mut kernel: Option<(Program, Vec<AggregateSpec>, BTreeSet<usize>)> = None;
+        let mut kernel: Option<(Program, Vec<AggregateSpec>)> = None;
         let mut segments = vec![];
         for partition in 0..child.properties().partitioning.partition_count() {
             let mut input = DeviceStream::open(child, partition, &run)?;
             while let Some(batch) = input.next().await {
-                let batch = batch?;
-                if kernel.is_none() {
-                    kernel = Some(op.fused(&batch, &own)?);
-                }
-                let (_, _, needed) =
-                    kernel.as_ref().ok_or_else(|| internal_datafusion_err!("the fused kernel is missing"))?;
-                let columns = batch.source().device_columns(&run.launch().await?, needed).await?;
-                segments.push(Segment { columns, rows: batch.source().rows() });
+                let mut batch = batch?;
+                let plan = ReducePlan::new(op, &mut batch, &own)?;
+                batch.prepare(&plan.tables).await?;
+                let scope = run.launch().await?;
+                let columns = batch.source().device_columns(&scope, &plan.needed).await?;
+                let tables = batch.device_tables(&scope, &plan.tables).await?;
+                segments.push(Segment { columns, rows: batch.source().rows(), tables });
+                kernel = Some((plan.program, plan.aggregates));
             }
         }
         let load = start.elapsed();
-        let Some((program, aggregates, _)) = kernel else {
+        let Some((program, aggregates)) = kernel else {
             return plan_err!("the input of {} is empty", node.name());
         };
         Ok(Self { node, run, program, aggregates, segments, load })

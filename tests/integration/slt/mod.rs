@@ -54,6 +54,8 @@ slt_files!(
     parquet,
     projection,
     scalar_subquery,
+    strings,
+    strings_dictionary,
     temporal,
     tpch,
 );

@@ -202,7 +202,7 @@ async fn segment(scope: &LaunchScope, table: &Table, exprs: &[Arc<Expr>], rows: 
     for (index, column) in indices.iter().zip(upload(scope, &[batch], &indices).await.unwrap()) {
         columns[*index] = Some(column);
     }
-    Segment { columns, rows: rows.len() }
+    Segment { columns, rows: rows.len(), tables: Default::default() }
 }
 
 /// The device against the twin: values of the rows in which no expression of a group faults, and the faults of others.

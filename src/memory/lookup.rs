@@ -1,0 +1,148 @@
+//! Look-up tables on the host: a function's results for each distinct value of a column.
+
+use std::any::Any;
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef};
+use arrow::buffer::BooleanBuffer;
+use arrow::compute::concat;
+
+use crate::error::{GpuError, GpuResult};
+
+/// Values of an intermediate result that a function is given at a time.
+const CHUNK_VALUES: usize = 8192;
+
+/// A function of one column. What it is for a value does not depend on other values.
+pub trait ValueFunction: Any + Debug + Send + Sync {
+    /// The results for `values`; where it raises, the result is void and its poison bit set.
+    ///
+    /// # Errors
+    /// [`GpuError::Internal`] where results cannot be put together.
+    fn evaluate(&self, values: &ArrayRef) -> GpuResult<Results>;
+
+    /// The words of the table of `results`, and the first word of the values.
+    ///
+    /// # Errors
+    /// Results that do not fit the table's type.
+    fn pack(&self, results: &Results) -> GpuResult<(Vec<u32>, usize)>;
+
+    /// Whether it may raise. If one that may not does, [`Table::raised`] is set.
+    fn may_raise(&self) -> bool;
+
+    /// Whether `other` is the same function.
+    fn same(&self, other: &dyn ValueFunction) -> bool;
+}
+
+/// Results of a function, one a value.
+#[derive(Debug, Clone)]
+pub struct Results {
+    /// Results of the function's own Arrow type.
+    pub values: ArrayRef,
+    /// Set where the function raised; absent where it never did.
+    pub poison: Option<BooleanBuffer>,
+}
+
+impl Results {
+    /// Whether the function raised for the value at `index`.
+    pub fn is_poisoned(&self, index: usize) -> bool {
+        self.poison.as_ref().is_some_and(|poison| index < poison.len() && poison.value(index))
+    }
+
+    /// Several results one after another.
+    ///
+    /// # Errors
+    /// [`GpuError::Internal`] where Arrow cannot concatenate them.
+    pub fn concat(parts: &[Results]) -> GpuResult<Results> {
+        if let [one] = parts {
+            return Ok(one.clone());
+        }
+        let arrays: Vec<&dyn Array> = parts.iter().map(|part| part.values.as_ref()).collect();
+        let values =
+            concat(&arrays).map_err(|error| GpuError::Internal(format!("results of a function: {error}")))?;
+        let poison = parts.iter().any(|part| part.poison.is_some()).then(|| {
+            parts.iter().flat_map(|part| (0..part.values.len()).map(|at| part.is_poisoned(at))).collect()
+        });
+        Ok(Results { values, poison })
+    }
+}
+
+/// Which function of which column a table holds.
+#[derive(Debug, Clone)]
+pub struct TableSpec {
+    /// Source column whose codes index the table.
+    pub column: usize,
+    /// Table whose results the function is applied to, instead of the column's values.
+    pub input: Option<usize>,
+    /// The function.
+    pub function: Arc<dyn ValueFunction>,
+}
+
+/// A finished table.
+#[derive(Debug)]
+pub struct Table {
+    /// Results by code.
+    pub results: Results,
+    /// The table as a kernel reads it.
+    pub words: Vec<u32>,
+    /// First word of the values.
+    pub values_at: usize,
+    /// A function that was not expected to raise did: no kernel looks for the poison.
+    pub raised: bool,
+}
+
+/// The table of `function` over the values of `input`, or over a dictionary's chunks.
+///
+/// # Errors
+/// Those of the function.
+pub(crate) async fn table(
+    function: &Arc<dyn ValueFunction>,
+    chunks: &[ArrayRef],
+    input: Option<&Table>,
+) -> GpuResult<Table> {
+    let chunks = match input {
+        None => chunks.to_vec(),
+        Some(input) => {
+            let values = &input.results.values;
+            let starts = (0..values.len()).step_by(CHUNK_VALUES);
+            starts.map(|at| values.slice(at, CHUNK_VALUES.min(values.len() - at))).collect()
+        }
+    };
+    let poison = input.and_then(|input| input.results.poison.clone());
+    let raised_before = input.is_some_and(|input| input.raised);
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let share = chunks.len().div_ceil(cores).max(1);
+    let tasks = chunks.chunks(share).map(|chunks| {
+        let (chunks, function) = (chunks.to_vec(), Arc::clone(function));
+        blocking(move || {
+            chunks.iter().map(|chunk| function.evaluate(chunk)).collect::<GpuResult<Vec<Results>>>()
+        })
+    });
+    let parts = futures::future::try_join_all(tasks).await?;
+    let function = Arc::clone(function);
+    blocking(move || {
+        let mut results = Results::concat(&parts.concat())?;
+        let raised = raised_before || (results.poison.is_some() && !function.may_raise());
+        // What was made of a value that raised is as void as that.
+        results.poison = match (results.poison, poison) {
+            (Some(own), Some(before)) => Some(&own | &before),
+            (own, before) => own.or(before),
+        };
+        let (words, values_at) = function.pack(&results)?;
+        Ok(Table { results, words, values_at, raised })
+    })
+    .await
+}
+
+/// Runs work of some milliseconds where it holds up no other task; in place where there is no runtime.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> GpuResult<T> + Send + 'static,
+) -> GpuResult<T> {
+    match tokio::runtime::Handle::try_current() {
+        Ok(runtime) => match runtime.spawn_blocking(work).await {
+            Ok(done) => done,
+            Err(error) => Err(GpuError::Internal(format!("encoding strings failed: {error}"))),
+        },
+        Err(_) => work(),
+    }
+}

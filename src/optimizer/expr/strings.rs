@@ -1,0 +1,241 @@
+//! Expressions over one string or binary column: look-up tables over the column's distinct values.
+//!
+//! An expression tree is cut at its largest parts that read one such column and no other. DataFusion's own expression is
+//! evaluated once a distinct value, so that its meaning is DataFusion's; kernels look its results up by the rows' codes.
+
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, Field, Schema};
+use datafusion::common::Result;
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
+use datafusion::logical_expr::{Operator, Volatility};
+use datafusion::physical_expr::expressions::{
+    BinaryExpr, CaseExpr, CastExpr, Column, InListExpr, IsNotNullExpr, IsNullExpr, LikeExpr, Literal,
+    NegativeExpr, NotExpr, TryCastExpr,
+};
+use datafusion::physical_expr::scalar_subquery::ScalarSubqueryExpr;
+use datafusion::physical_expr::{PhysicalExpr, ScalarFunctionExpr};
+
+use crate::kernels::expr::{Expr, ValueType};
+use crate::memory::dictionary::is_encodable;
+use crate::physical_plan::lookup::{EagerLogic, ExprFunction};
+
+use super::{Declined, Lowered, Lowering, constant};
+
+/// Functions that have a value for every string. Only a hint: kernels look for no values that raise then, and if there are
+/// some nevertheless, the CPU answers for the batch.
+const TOTAL_FUNCTIONS: &[&str] = &[
+    "ascii",
+    "bit_length",
+    "btrim",
+    "character_length",
+    "coalesce",
+    "concat",
+    "concat_ws",
+    "contains",
+    "ends_with",
+    "initcap",
+    "left",
+    "lower",
+    "ltrim",
+    "nullif",
+    "octet_length",
+    "regexp_count",
+    "regexp_like",
+    "regexp_match",
+    "regexp_replace",
+    "replace",
+    "reverse",
+    "right",
+    "rtrim",
+    "split_part",
+    "starts_with",
+    "strpos",
+    "substr",
+    "to_hex",
+    "translate",
+    "upper",
+];
+
+impl Lowering {
+    /// The look-up of an expression whose results live on the device; `None` for other expressions.
+    pub(super) fn lookup(&mut self, expr: &Arc<dyn PhysicalExpr>) -> Option<Lowered> {
+        if expr.is::<Column>() {
+            return None;
+        }
+        if let Some(presence) = self.column_presence(expr) {
+            return Some(Ok(presence));
+        }
+        let column = self.string_column(expr)?;
+        let data_type = match self.arrow_type(expr) {
+            Ok(data_type) => data_type,
+            Err(declined) => return Some(Err(declined)),
+        };
+        match ValueType::from_arrow(&data_type).filter(|ty| *ty != ValueType::Null) {
+            Some(ty) => {
+                self.columns.insert(column);
+                Some(self.table(expr, column, data_type, ty))
+            }
+            None => Some(Err(self.unsupported(
+                expr,
+                &format!("its result of type {data_type} is used together with what is no constant"),
+            ))),
+        }
+    }
+
+    /// The look-up of an expression whose results the host takes: of any type.
+    pub(super) fn host_lookup(&mut self, expr: &Arc<dyn PhysicalExpr>) -> Option<Arc<Expr>> {
+        if expr.is::<Column>() {
+            return None;
+        }
+        if let Some(known) = self.seen.get(expr) {
+            return matches!(known.as_ref(), Expr::Lookup { .. }).then(|| Arc::clone(known));
+        }
+        let column = self.string_column(expr)?;
+        let data_type = expr.data_type(&self.schema).ok()?;
+        let ty = ValueType::from_arrow(&data_type).filter(|ty| *ty != ValueType::Null);
+        let lookup = self.table(expr, column, data_type, ty.unwrap_or(ValueType::Opaque)).ok()?;
+        self.seen.insert(Arc::clone(expr), Arc::clone(&lookup));
+        Some(lookup)
+    }
+
+    /// A column, or a function of one, whose type does not live on the device, for those who only ask whether it is NULL.
+    pub(super) fn opaque(&mut self, expr: &Arc<dyn PhysicalExpr>) -> Option<Arc<Expr>> {
+        let data_type = expr.data_type(&self.schema).ok()?;
+        if ValueType::from_arrow(&data_type).is_some() || constant::is_constant(expr, &self.schema) {
+            return None;
+        }
+        if let Some(column) = expr.downcast_ref::<Column>() {
+            let index = column.index();
+            self.schema.fields().get(index)?;
+            self.columns.insert(index);
+            return Some(Arc::new(Expr::Column { index, ty: ValueType::Opaque }));
+        }
+        let lookup = self.host_lookup(expr)?;
+        let mut read = std::collections::BTreeSet::new();
+        lookup.collect_columns(&mut read);
+        self.columns.extend(read);
+        Some(lookup)
+    }
+
+    /// `IS [NOT] NULL` of a column, which needs no dictionary.
+    fn column_presence(&mut self, expr: &Arc<dyn PhysicalExpr>) -> Option<Arc<Expr>> {
+        let (arg, null) = match (expr.downcast_ref::<IsNullExpr>(), expr.downcast_ref::<IsNotNullExpr>()) {
+            (Some(is_null), _) => (is_null.arg(), true),
+            (_, Some(is_not_null)) => (is_not_null.arg(), false),
+            _ => return None,
+        };
+        if !arg.is::<Column>() {
+            return None;
+        }
+        let column = self.opaque(arg)?;
+        Some(Arc::new(if null { Expr::IsNull(column) } else { Expr::IsNotNull(column) }))
+    }
+
+    /// The table of an expression over one column.
+    fn table(
+        &mut self,
+        expr: &Arc<dyn PhysicalExpr>,
+        column: usize,
+        data_type: DataType,
+        ty: ValueType,
+    ) -> Lowered {
+        let own = over_values(expr).map_err(|error| self.unsupported(expr, &error.to_string()))?;
+        let field = self.schema.field(column);
+        // Every table has an entry for NULL.
+        let value = Field::new(field.name(), field.data_type().clone(), true);
+        let schema = Arc::new(Schema::new(vec![value.with_metadata(field.metadata().clone())]));
+        let fallible = may_raise(expr, &self.schema);
+        let function = ExprFunction { expr: own, schema, ty, data_type, fallible };
+        Ok(self.params.push_table(column, Arc::new(function), ty, fallible))
+    }
+
+    /// The only column of the expression, if it can have a dictionary and the expression is a function of its values.
+    fn string_column(&self, expr: &Arc<dyn PhysicalExpr>) -> Option<usize> {
+        let mut column = None;
+        is_function(expr, &self.schema, &mut column).ok()?;
+        column
+    }
+}
+
+/// Whether the value of the expression depends on the value of one encodable column only; the column is noted.
+fn is_function(
+    expr: &Arc<dyn PhysicalExpr>,
+    schema: &Schema,
+    only: &mut Option<usize>,
+) -> std::result::Result<(), Declined> {
+    if let Some(column) = expr.downcast_ref::<Column>() {
+        let index = column.index();
+        let encodable = schema.fields().get(index).is_some_and(|field| is_encodable(field.data_type()));
+        if !encodable || only.is_some_and(|known| known != index) {
+            return Err(Declined);
+        }
+        *only = Some(index);
+        return Ok(());
+    }
+    let known = expr.is::<Literal>()
+        || expr.is::<ScalarSubqueryExpr>()
+        || expr.is::<BinaryExpr>()
+        || expr.is::<NotExpr>()
+        || expr.is::<IsNullExpr>()
+        || expr.is::<IsNotNullExpr>()
+        || expr.is::<InListExpr>()
+        || expr.is::<LikeExpr>()
+        || expr.is::<CastExpr>()
+        || expr.is::<TryCastExpr>()
+        || expr.is::<CaseExpr>()
+        // DataFusion negates arrays wrapping and scalars checked, and CASE may give either.
+        || expr.downcast_ref::<NegativeExpr>().is_some_and(|negative| !has_case(negative.arg()))
+        || expr.downcast_ref::<ScalarFunctionExpr>().is_some_and(is_immutable);
+    if !known || expr.is_volatile_node() || constant::always_raises(expr, schema) {
+        return Err(Declined);
+    }
+    expr.children().into_iter().try_for_each(|child| is_function(child, schema, only))
+}
+
+fn is_immutable(function: &ScalarFunctionExpr) -> bool {
+    function.fun().signature().volatility == Volatility::Immutable
+}
+
+fn has_case(expr: &Arc<dyn PhysicalExpr>) -> bool {
+    expr.is::<CaseExpr>() || expr.children().into_iter().any(has_case)
+}
+
+/// Whether values of the column are expected for which the expression raises.
+fn may_raise(expr: &Arc<dyn PhysicalExpr>, schema: &Schema) -> bool {
+    let own = if let Some(binary) = expr.downcast_ref::<BinaryExpr>() {
+        matches!(
+            binary.op(),
+            Operator::Plus | Operator::Minus | Operator::Multiply | Operator::Divide | Operator::Modulo
+        )
+    } else if let Some(cast) = expr.downcast_ref::<CastExpr>() {
+        let from = cast.expr().data_type(schema);
+        let textual = |ty: &DataType| match ty {
+            DataType::Dictionary(_, values) => values.is_string(),
+            ty => ty.is_string() || *ty == DataType::Null,
+        };
+        let to = cast.cast_type();
+        !from.is_ok_and(|from| textual(to) && textual(&from) || constant::cast_cannot_raise(&from, to))
+    } else if let Some(function) = expr.downcast_ref::<ScalarFunctionExpr>() {
+        !TOTAL_FUNCTIONS.contains(&function.fun().name())
+    } else {
+        expr.is::<NegativeExpr>()
+    };
+    own || expr.children().into_iter().any(|child| may_raise(child, schema))
+}
+
+/// The expression over a batch that has nothing but the column's values.
+fn over_values(expr: &Arc<dyn PhysicalExpr>) -> Result<Arc<dyn PhysicalExpr>> {
+    Arc::clone(expr)
+        .transform_up(|node| {
+            if let Some(column) = node.downcast_ref::<Column>() {
+                let only: Arc<dyn PhysicalExpr> = Arc::new(Column::new(column.name(), 0));
+                return Ok(Transformed::new(only, true, TreeNodeRecursion::Continue));
+            }
+            Ok(match EagerLogic::of(&node) {
+                Some(eager) => Transformed::yes(eager),
+                None => Transformed::no(node),
+            })
+        })
+        .data()
+}

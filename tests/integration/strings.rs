@@ -1,0 +1,174 @@
+//! Dictionaries of string columns while queries run: when they pay, in little memory, with other literals.
+
+use std::sync::Arc;
+
+use datafusion::arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray, StringDictionaryBuilder};
+use datafusion::arrow::datatypes::{Int16Type, SchemaRef};
+use datafusion::datasource::MemTable;
+use datafusion::prelude::SessionContext;
+use parking_lot::Mutex;
+
+use crate::harness::{Gpu, TestResult, cpu, run};
+
+/// Batches of 1,000 rows: `id`, `few` of 30 values and NULL, `many` of one value a row, `dict` with other keys and values in each.
+fn batches(count: i64) -> TestResult<(SchemaRef, Vec<RecordBatch>)> {
+    let mut batches = vec![];
+    for batch in 0..count {
+        let ids = || batch * 1000..(batch + 1) * 1000;
+        let mut dict = StringDictionaryBuilder::<Int16Type>::new();
+        for id in ids() {
+            match id % 13 {
+                5 => dict.append_null(),
+                _ => dict.append_value(format!("v{}", (id * 7 + batch) % 40 + batch % 3)),
+            }
+        }
+        let columns: Vec<(&str, ArrayRef, bool)> = vec![
+            ("id", Arc::new(Int64Array::from_iter_values(ids())), false),
+            (
+                "few",
+                Arc::new(StringArray::from_iter(
+                    ids().map(|id| (id % 17 != 3).then(|| format!("value number {} of a few", id % 30))),
+                )),
+                true,
+            ),
+            ("many", Arc::new(StringArray::from_iter_values(ids().map(|id| format!("row {id}")))), true),
+            ("dict", Arc::new(dict.finish()), true),
+        ];
+        batches.push(RecordBatch::try_from_iter_with_nullable(columns)?);
+    }
+    Ok((batches[0].schema(), batches))
+}
+
+fn register(ctx: &SessionContext, count: i64) -> TestResult {
+    let (schema, batches) = batches(count)?;
+    let mut partitions = vec![vec![], vec![]];
+    for (at, batch) in batches.into_iter().enumerate() {
+        partitions[at % 2].push(batch);
+    }
+    ctx.register_table("t", Arc::new(MemTable::try_new(schema, partitions)?))?;
+    Ok(())
+}
+
+/// Filters, projections and aggregates over columns of few values.
+const QUERIES: [&str; 5] = [
+    "SELECT id, few, dict FROM t WHERE few LIKE '%2%' AND dict <> 'v7' AND id > 100",
+    "SELECT id, upper(few) AS u, length(dict) AS l, concat(dict, few) IS NULL AS n FROM t WHERE dict IN ('v1', 'v2', 'v39')",
+    "SELECT id, substr(few, 1, 14) AS s FROM t WHERE id % 3 = 1 OR few IS NULL",
+    "SELECT count(*), sum(id), count(few), sum(length(few)) FROM t WHERE dict > 'v2' OR few ~ '1[0-9]'",
+    "SELECT count(*) FILTER (WHERE few = 'value number 7 of a few'), max(id) FILTER (WHERE dict = 'v3') FROM t",
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn batches_with_their_own_dictionaries() -> TestResult {
+    let gpu = Gpu::guarded(2).await?;
+    register(&gpu.ctx, 20)?;
+    let off = cpu(2);
+    register(&off, 20)?;
+    for sql in QUERIES {
+        let want = run(&off, sql).await?.rows;
+        let ran = gpu.run(sql).await?;
+        assert_eq!(ran.rows, want, "{sql}");
+        assert!(ran.gpu_batches > 5 && ran.cpu_batches == 0, "{sql}: {ran:?}");
+    }
+    if let Some(guards) = gpu.device.guards() {
+        guards.check().await.map_err(|message| message.to_string())?;
+    }
+    Ok(())
+}
+
+/// Codes and tables count as device memory, and batches are halved until they fit.
+#[tokio::test(flavor = "multi_thread")]
+async fn strings_in_little_memory() -> TestResult {
+    let gpu = Gpu::new(2).await?;
+    gpu.set("batch_rows", "524288").await?;
+    gpu.set("memory_limit", "'256KiB'").await?;
+    gpu.set("fallback", "'error'").await?;
+    register(&gpu.ctx, 60)?;
+    let off = cpu(2);
+    register(&off, 60)?;
+    for sql in QUERIES {
+        let want = run(&off, sql).await?.rows;
+        let ran = gpu.run(sql).await?;
+        assert_eq!(ran.rows, want, "{sql}");
+        assert!(ran.gpu_batches > 2 && ran.cpu_batches == 0, "{sql}: {ran:?}");
+        let ledger = gpu.device.ledger();
+        assert!(ledger.peak() <= 256 << 10, "{sql}: {} bytes were held", ledger.peak());
+        assert_eq!(ledger.reserved(), 0, "{sql}");
+    }
+    Ok(())
+}
+
+/// A column with as many values as rows: the sample says so, and the CPU answers for every batch.
+#[tokio::test(flavor = "multi_thread")]
+async fn too_many_distinct_values() -> TestResult {
+    let gpu = Gpu::new(2).await?;
+    gpu.set("batch_rows", "65536").await?;
+    register(&gpu.ctx, 120)?;
+    let off = cpu(2);
+    register(&off, 120)?;
+    for sql in [
+        "SELECT id, few FROM t WHERE many LIKE '%99%' AND id > 5",
+        "SELECT count(*), sum(id) FROM t WHERE many LIKE '%99%'",
+    ] {
+        let want = run(&off, sql).await?.rows;
+        let ran = gpu.run(sql).await?;
+        assert_eq!(ran.rows, want, "{sql}");
+        assert!(ran.gpu_batches == 0 && ran.cpu_batches > 0, "{sql}: {ran:?}");
+        assert!(ran.fallbacks.iter().any(|(code, count)| code == "TooManyDistinct" && *count > 0), "{ran:?}");
+    }
+    // Whether it is NULL needs no dictionary.
+    let ran = gpu.run("SELECT count(many), count(*) FROM t WHERE many IS NOT NULL AND id > 10").await?;
+    assert_eq!(ran.rows, ["119989|119989"]);
+    assert!(ran.gpu_batches > 0 && ran.cpu_batches == 0, "{ran:?}");
+    gpu.set("fallback", "'error'").await?;
+    let failed = gpu.run("SELECT id FROM t WHERE many LIKE '%99%'").await;
+    let message = failed.err().map(|error| error.to_string()).unwrap_or_default();
+    assert!(message.contains("distinct") && message.contains("many"), "{message}");
+    Ok(())
+}
+
+/// Another literal, parameter or subquery value is another table for the same pipelines.
+#[tokio::test(flavor = "multi_thread")]
+async fn changed_values_compile_nothing() -> TestResult {
+    let gpu = Gpu::new(1).await?;
+    register(&gpu.ctx, 8)?;
+    let off = cpu(1);
+    register(&off, 8)?;
+    let prepare = "PREPARE p(VARCHAR) AS SELECT count(*), sum(id) FROM t WHERE few = $1 AND id > 3";
+    for ctx in [&gpu.ctx, &off] {
+        ctx.sql(prepare).await?.collect().await?;
+    }
+    let log: Arc<Mutex<Vec<u64>>> = Arc::default();
+    let into = Arc::clone(&log);
+    gpu.runtime.on_query(move |stats| into.lock().push(stats.pipelines_compiled)).forever();
+    let groups = [
+        [
+            "SELECT id FROM t WHERE few LIKE '%1%' AND id > 7",
+            "SELECT id FROM t WHERE few LIKE 'none%' AND id > 900",
+        ],
+        ["EXECUTE p('value number 5 of a few')", "EXECUTE p('\"; drop')"],
+        [
+            "SELECT count(*) FROM t WHERE dict = (SELECT min(dict) FROM t WHERE id > 10)",
+            "SELECT count(*) FROM t WHERE dict = (SELECT max(dict) FROM t WHERE id > 20)",
+        ],
+    ];
+    for sqls in groups {
+        for (at, sql) in sqls.into_iter().enumerate() {
+            log.lock().clear();
+            let want = run(&off, sql).await?.rows;
+            let ran = gpu.run(sql).await?;
+            assert_eq!(ran.rows, want, "{sql}");
+            assert!(ran.gpu_batches > 0 && ran.cpu_batches == 0, "{sql}: {ran:?}");
+            drop(ran);
+            for _ in 0..500 {
+                if !log.lock().is_empty() {
+                    break;
+                }
+                tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+            }
+            let compiled: u64 = log.lock().iter().sum();
+            assert!(!log.lock().is_empty() && (at == 0 || compiled == 0), "{sql}: {compiled} pipelines");
+        }
+    }
+    Ok(())
+}
