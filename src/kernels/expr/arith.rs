@@ -168,7 +168,7 @@ impl Emitter<'_> {
         let mut result = if checked || steps == 0 {
             self.rescaled(value, steps, node)
         } else {
-            self.rescaled_wrapping(value, steps)
+            self.rescaled_wrapping(&value, steps)
         };
         let digits = u32::from(precision);
         if checked && result.bits > digits_bits(digits) {
@@ -205,7 +205,7 @@ impl Emitter<'_> {
         Scaled { value: self.name(&text), class, bits: e.bits }
     }
 
-    pub(super) fn rescaled_wrapping(&mut self, value: Scaled, steps: u32) -> Scaled {
+    pub(super) fn rescaled_wrapping(&mut self, value: &Scaled, steps: u32) -> Scaled {
         let bits = mul_bits(value.bits, pow10_bits(steps));
         let factor = pow10(steps).unwrap_or(0);
         if bits <= 63 {

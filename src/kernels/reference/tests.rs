@@ -79,7 +79,8 @@ fn physical(expr: &Expr, params: &[(ValueType, Scalar)], schema: &Schema) -> Arc
             Arc::new(CaseExpr::try_new(None, branches, otherwise.as_ref().map(go)).expect("CASE"))
         }
         Expr::Call { function: Function::Integer(function), args, ty } => {
-            integer::physical(*function, args.iter().map(go).collect(), *ty, schema)
+            let args: Vec<_> = args.iter().map(go).collect();
+            integer::physical(*function, &args, *ty, schema)
         }
         // The other functions are held to DataFusion by tests of their own.
         Expr::Call { .. } => unreachable!("{expr:?}"),

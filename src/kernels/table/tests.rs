@@ -147,7 +147,8 @@ async fn poison_counts_for_live_rows() {
         let program = Program { selection: Some(Arc::clone(&selection)), params: vec![] };
         let outputs = [Arc::clone(&output)];
         let segment = on_device(&scope, &mut batch, &[selection, Arc::clone(&output)]).await;
-        let results = select(&scope, &program, &outputs, &[segment.clone()]).await.expect("select");
+        let results =
+            select(&scope, &program, &outputs, std::slice::from_ref(&segment)).await.expect("select");
         let live = entries.values().iter().filter(|at| kept.contains(&(**at as usize))).count();
         assert_eq!((results[0].fault, results[0].selected), (fault, live), "{kept:?}");
         let count = AggregateSpec { kind: AggregateKind::Count, arg: Some(output), filter: None };

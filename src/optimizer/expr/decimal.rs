@@ -162,6 +162,7 @@ impl Lowering {
 }
 
 /// What a function of DataFusion becomes.
+#[derive(Clone, Copy)]
 enum Known {
     Function(DecimalFn),
     Places(fn(i32) -> DecimalFn),

@@ -457,7 +457,7 @@ fn integer_operators_and_functions() {
     let (expr, _) = taken("i64 % 10");
     assert_eq!(
         *expr,
-        integer_call(IntegerFn::Remainder, vec![column("i64"), expr.children()[1].clone()], Int64)
+        integer_call(IntegerFn::Remainder, vec![column("i64"), Arc::clone(expr.children()[1])], Int64)
     );
     assert_eq!(*taken("abs(i32)").0, integer_call(IntegerFn::Abs, vec![column("i32")], Int32));
     assert_eq!(*taken("abs(u32)").0, *column("u32"));

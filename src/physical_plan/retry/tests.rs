@@ -17,7 +17,7 @@ impl WorkInput for Rows {
     fn split(&self) -> Option<(Self, Self)> {
         let Range { start, end } = self.0;
         let half = start + (end - start) / 2;
-        (end - start >= 2 * MIN_SPLIT_ROWS).then(|| (Rows(start..half), Rows(half..end)))
+        (end - start >= 2 * MIN_SPLIT_ROWS).then_some((Rows(start..half), Rows(half..end)))
     }
 
     fn join(self, next: Self) -> Self {

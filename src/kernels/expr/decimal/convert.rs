@@ -43,7 +43,7 @@ impl Emitter<'_> {
         let steps = steps(from, to);
         let digits = u32::from(steps.unsigned_abs());
         if steps >= 0 && from.fits(to) {
-            let scaled = if digits == 0 { value } else { self.rescaled_wrapping(value, digits) };
+            let scaled = if digits == 0 { value } else { self.rescaled_wrapping(&value, digits) };
             return self.within(scaled, to.width, &mut work.node);
         }
         if steps < 0 {

@@ -23,7 +23,7 @@ const BINARY: [IntegerFn; 7] = [
 /// The function as DataFusion would plan it.
 pub(super) fn physical(
     function: IntegerFn,
-    args: Vec<Arc<dyn PhysicalExpr>>,
+    args: &[Arc<dyn PhysicalExpr>],
     ty: ValueType,
     schema: &Schema,
 ) -> Arc<dyn PhysicalExpr> {
@@ -32,7 +32,7 @@ pub(super) fn physical(
     };
     let scalar = |function| {
         let config = Arc::new(ConfigOptions::default());
-        let made = ScalarFunctionExpr::try_new(function, args.clone(), schema, config);
+        let made = ScalarFunctionExpr::try_new(function, args.to_vec(), schema, config);
         Arc::new(made.expect("function")) as Arc<dyn PhysicalExpr>
     };
     match function {
@@ -175,7 +175,7 @@ fn case_with_an_operand_compares_bits() {
         let columns = [array_of(ty, &left).expect("array"), array_of(ty, &right).expect("array")];
         let batch = batch(&columns, left.len());
         let candidates: Vec<Scalar> = edges(ty).into_iter().step_by(2).take(2).map(Some).collect();
-        let literal = |v: &Scalar| lit(super::scalar(ty, *v));
+        let literal = |v: &Scalar| lit(scalar(ty, *v));
         let look_up = candidates.iter().zip(0i64..).map(|(v, at)| (literal(v), lit(at))).collect();
         let compare = vec![(Arc::new(Column::new("c1", 1)) as Arc<dyn PhysicalExpr>, lit(0i64))];
         for (whens, listed) in [(look_up, candidates), (compare, vec![])] {
