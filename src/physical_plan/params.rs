@@ -1,5 +1,6 @@
 //! Parameters of an operator's expressions: values, and look-up tables, that are known only when the plan is executed.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::{RecordBatch, RecordBatchOptions};
@@ -39,6 +40,8 @@ pub struct ParamTable {
     pub sources: Vec<ParamSource>,
     /// Functions by table.
     pub tables: Vec<TableSource>,
+    /// Ranges of slots whose values are put in ascending order, NULLs last: lists that are searched.
+    sorted: Vec<Range<usize>>,
 }
 
 /// Parameter values of a program, by slot.
@@ -82,6 +85,18 @@ impl ParamTable {
         Ok(Bound { params, tables })
     }
 
+    /// Adds the candidates of a list of one type that kernels search ([`Expr::InSorted`]), the last one repeated until they
+    /// are as many as a power of two, so that lists of about one length share a kernel.
+    pub fn push_sorted(&mut self, mut list: Vec<Arc<dyn PhysicalExpr>>, ty: ValueType) -> Vec<Arc<Expr>> {
+        if let Some(last) = list.last().cloned() {
+            list.resize(list.len().next_power_of_two(), last);
+        }
+        let first = self.sources.len();
+        let list = list.into_iter().map(|expr| self.push(expr, ty)).collect();
+        self.sorted.push(first..self.sources.len());
+        list
+    }
+
     /// Evaluates every source. Errors are DataFusion's own (e.g. a scalar subquery that returned two rows), or an
     /// internal error when a value does not have the type it was planned with.
     pub fn resolve(&self) -> Result<ParamValues> {
@@ -90,24 +105,28 @@ impl ParamTable {
             vec![],
             &RecordBatchOptions::new().with_row_count(Some(1)),
         )?;
-        self.sources
-            .iter()
-            .map(|source| {
-                let value = match source.expr.evaluate(&one_row)? {
-                    ColumnarValue::Scalar(value) => value,
-                    ColumnarValue::Array(array) => ScalarValue::try_from_array(&array, 0)?,
-                };
-                let scalar = to_scalar(&value, source.ty).ok_or_else(|| {
-                    internal_datafusion_err!(
-                        "parameter {} was planned as {:?} and is {}",
-                        source.expr,
-                        source.ty,
-                        value.data_type()
-                    )
-                })?;
-                Ok((source.ty, scalar))
-            })
-            .collect()
+        let values = self.sources.iter().map(|source| {
+            let value = match source.expr.evaluate(&one_row)? {
+                ColumnarValue::Scalar(value) => value,
+                ColumnarValue::Array(array) => ScalarValue::try_from_array(&array, 0)?,
+            };
+            let scalar = to_scalar(&value, source.ty).ok_or_else(|| {
+                internal_datafusion_err!(
+                    "parameter {} was planned as {:?} and is {}",
+                    source.expr,
+                    source.ty,
+                    value.data_type()
+                )
+            })?;
+            Ok((source.ty, scalar))
+        });
+        let mut values = values.collect::<Result<ParamValues>>()?;
+        for range in &self.sorted {
+            if let Some(list) = values.get_mut(range.clone()) {
+                list.sort_by_key(|(_, value)| (value.is_none(), *value));
+            }
+        }
+        Ok(values)
     }
 }
 

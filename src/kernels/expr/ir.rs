@@ -267,6 +267,16 @@ pub enum Expr {
         /// NOT IN.
         negated: bool,
     },
+    /// As [`Expr::InList`], for a long list: parameters in consecutive slots, as many as a power of two, whose canonical values
+    /// ascend, NULLs last. Found by binary search.
+    InSorted {
+        /// Tested expression.
+        expr: Arc<Expr>,
+        /// Candidates, all of the tested expression's type.
+        list: Vec<Arc<Expr>>,
+        /// NOT IN.
+        negated: bool,
+    },
     /// Arithmetic. Integers: both sides and `ty` are the same type. Decimals: DataFusion's result type `ty`; operands of
     /// Add/Sub are first brought to `ty`'s scale, as arrow's kernels do.
     Arith {
@@ -343,7 +353,8 @@ impl Expr {
             | Expr::Not(_)
             | Expr::IsNull(_)
             | Expr::IsNotNull(_)
-            | Expr::InList { .. } => ValueType::Boolean,
+            | Expr::InList { .. }
+            | Expr::InSorted { .. } => ValueType::Boolean,
         }
     }
 
@@ -364,7 +375,9 @@ impl Expr {
             | Expr::Cast { expr: e, .. } => {
                 vec![e]
             }
-            Expr::InList { expr, list, .. } => std::iter::once(expr).chain(list).collect(),
+            Expr::InList { expr, list, .. } | Expr::InSorted { expr, list, .. } => {
+                std::iter::once(expr).chain(list).collect()
+            }
             Expr::Case { branches, otherwise, .. } => {
                 branches.iter().flat_map(|(when, then)| [when, then]).chain(otherwise).collect()
             }
@@ -393,6 +406,9 @@ impl Expr {
             Expr::Cast { expr, to } => Expr::Cast { expr: go(expr), to: *to },
             Expr::InList { expr, list, negated } => {
                 Expr::InList { expr: go(expr), list: list.iter().map(go).collect(), negated: *negated }
+            }
+            Expr::InSorted { expr, list, negated } => {
+                Expr::InSorted { expr: go(expr), list: list.iter().map(go).collect(), negated: *negated }
             }
             Expr::Case { branches, otherwise, ty } => Expr::Case {
                 branches: branches.iter().map(|(when, then)| (go(when), go(then))).collect(),

@@ -57,8 +57,8 @@ impl Node {
 #[derive(Debug)]
 pub(crate) struct Emitter<'a> {
     pub(super) columns: BTreeMap<usize, (usize, &'a ColumnShape)>,
-    params: &'a [(ValueType, Scalar)],
-    params_at: usize,
+    pub(super) params: &'a [(ValueType, Scalar)],
+    pub(super) params_at: usize,
     memo: HashMap<Arc<Expr>, Node>,
     pub(super) keys: HashMap<(String, bool), String>,
     truths: HashMap<Arc<Expr>, Truth>,
@@ -168,6 +168,7 @@ impl<'a> Emitter<'a> {
                 boolean(e.validity().to_owned(), None, &[&e])
             }
             Expr::InList { expr, list, negated } => self.in_list(expr, list, *negated)?,
+            Expr::InSorted { expr, list, negated } => self.in_sorted(expr, list, *negated)?,
             Expr::Arith { op, left, right, ty } => {
                 let (l, r) = (self.emit(left)?, self.emit(right)?);
                 self.arith(*op, &l, &r, *ty)?

@@ -48,7 +48,7 @@ pub fn eval(
         Expr::Not(e) => go(e)?.map(|v| 1 - v),
         Expr::IsNull(e) => Some(go(e)?.is_none().into()),
         Expr::IsNotNull(e) => Some(go(e)?.is_some().into()),
-        Expr::InList { expr, list, negated } => {
+        Expr::InList { expr, list, negated } | Expr::InSorted { expr, list, negated } => {
             let needle = go(expr)?;
             let list = list.iter().map(|e| go(e)).collect::<Result<Vec<_>, _>>()?;
             match needle {

@@ -60,7 +60,7 @@ fn physical(expr: &Expr, params: &[(ValueType, Scalar)], schema: &Schema) -> Arc
         Expr::Not(e) => Arc::new(NotExpr::new(go(e))),
         Expr::IsNull(e) => Arc::new(IsNullExpr::new(go(e))),
         Expr::IsNotNull(e) => Arc::new(IsNotNullExpr::new(go(e))),
-        Expr::InList { expr, list, negated } => {
+        Expr::InList { expr, list, negated } | Expr::InSorted { expr, list, negated } => {
             in_list(go(expr), list.iter().map(go).collect(), negated, schema).expect("IN")
         }
         Expr::Arith { op, left, right, .. } => {

@@ -12,8 +12,12 @@ use crate::kernels::expr::{CompareOp, Expr, ValueType};
 
 use super::{Declined, Lowered, Lowering};
 
+/// Candidates of an IN list; when all are constants, a kernel searches them.
+const MAX_IN_LIST: usize = 16_384;
 /// Candidates of an IN list that are compared one after another in a kernel.
-const MAX_IN_LIST: usize = 256;
+const MAX_COMPARED: usize = 256;
+/// Constants up to which comparing them one after another is as good as a search.
+const FEW: usize = 16;
 
 impl Lowering {
     pub(super) fn comparison(&mut self, expr: &Arc<dyn PhysicalExpr>, binary: &BinaryExpr) -> Lowered {
@@ -53,11 +57,44 @@ impl Lowering {
         }
         let tested = self.lower(in_list.expr())?;
         let ty = tested.value_type();
+        let all = in_list.list();
+        if all.len() > FEW
+            && all.iter().all(|candidate| super::constant::is_constant(candidate, &self.schema))
+        {
+            return self.searched(expr, in_list, tested);
+        }
+        if all.len() > MAX_COMPARED {
+            return Err(self.too_large(
+                in_list.expr(),
+                format!("{MAX_COMPARED} candidates in IN that are not all constants"),
+            ));
+        }
         let mut list = Vec::with_capacity(in_list.list().len());
         for candidate in in_list.list() {
             list.push(self.candidate(expr, candidate, in_list.expr(), ty)?);
         }
         Ok(Arc::new(Expr::InList { expr: tested, list, negated: in_list.negated() }))
+    }
+
+    fn searched(&mut self, expr: &Arc<dyn PhysicalExpr>, in_list: &InListExpr, tested: Arc<Expr>) -> Lowered {
+        let data_type = self.arrow_type(in_list.expr())?;
+        let mut list = Vec::with_capacity(in_list.list().len());
+        for candidate in in_list.list() {
+            let found = self.arrow_type(candidate)?;
+            let null = ScalarValue::try_from(&data_type).ok().filter(|_| found == DataType::Null);
+            list.push(match null {
+                Some(null) => Arc::new(Literal::new(null)) as Arc<dyn PhysicalExpr>,
+                None if found == data_type => Arc::clone(candidate),
+                None => {
+                    return Err(self.unsupported(
+                        expr,
+                        &format!("the candidate {candidate} is not of type {data_type}"),
+                    ));
+                }
+            });
+        }
+        let list = self.params.push_sorted(list, tested.value_type());
+        Ok(Arc::new(Expr::InSorted { expr: tested, list, negated: in_list.negated() }))
     }
 
     fn candidate(

@@ -338,11 +338,11 @@ fn operands(op: Operator, expr: &Arc<dyn PhysicalExpr>) -> Vec<&Arc<dyn Physical
     out
 }
 
-/// True when the expression has at most `depth` levels and `nodes` nodes.
+/// True when the expression has at most `depth` levels and `nodes` nodes, literals apart: long lists are bounded elsewhere.
 fn fits(expr: &Arc<dyn PhysicalExpr>, depth: usize, nodes: &mut usize) -> bool {
     if depth == 0 || *nodes == 0 {
         return false;
     }
-    *nodes -= 1;
+    *nodes -= usize::from(!expr.is::<Literal>());
     expr.children().into_iter().all(|child| fits(child, depth - 1, nodes))
 }

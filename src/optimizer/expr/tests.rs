@@ -143,8 +143,19 @@ fn between_and_in() {
     let (_, params) = lower_expr(&untyped.unwrap()).unwrap();
     assert_eq!(params.resolve().unwrap(), vec![(ValueType::Int32, Some(1)), (ValueType::Int32, None)]);
 
-    let many = (0..300).map(|i| i.to_string()).collect::<Vec<_>>().join(",");
-    assert_eq!(declined(&format!("i64 IN ({many})")), ["ExpressionTooLarge"]);
+    let many = |count: i32, item: &dyn Fn(i32) -> String| (0..count).map(item).collect::<Vec<_>>().join(",");
+    let (expr, params) = taken(&format!("i64 IN ({}, NULL)", many(300, &|i| (i * 7 % 300 - 9).to_string())));
+    let Expr::InSorted { list, negated: false, .. } = expr.as_ref() else { panic!("{expr:?}") };
+    assert_eq!(list.len(), 512, "lists of about one length share a kernel");
+    let values: Vec<_> = params.resolve().unwrap().into_iter().map(|(_, value)| value).collect();
+    assert!(values[..300].is_sorted() && values[..300].iter().all(Option::is_some), "{values:?}");
+    assert!(values[300..].iter().all(Option::is_none), "{values:?}");
+    taken(&format!("i64 IN ({})", many(5_000, &|i| i.to_string())));
+    assert_eq!(declined(&format!("i64 IN ({})", many(20_000, &|i| i.to_string()))), ["ExpressionTooLarge"]);
+    assert_eq!(
+        declined(&format!("i64 IN ({})", many(300, &|i| format!("i64 + {i}")))),
+        ["ExpressionTooLarge"]
+    );
 }
 
 #[test]

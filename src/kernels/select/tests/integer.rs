@@ -193,3 +193,35 @@ async fn faults_of_cases() {
         program.selection = None;
     }
 }
+
+/// Binary search of every type, with and without NULL in the list, over values in the list, beside them and NULL.
+#[tokio::test]
+async fn long_lists() {
+    let scope = scope(&device());
+    for types in TYPES.chunks(6) {
+        let (mut columns, mut outputs, mut params) = (vec![], vec![], vec![]);
+        for &ty in types {
+            let mut rng = Rng::new(params.len() as u64);
+            let mut list: Vec<i128> = edges(ty).into_iter().step_by(2).collect();
+            list.extend((0..40).map(|_| value(ty, &mut rng, 2)));
+            list.sort_unstable();
+            let mut tested: Vec<Scalar> = list.iter().chain(&edges(ty)).copied().map(Some).collect();
+            tested.extend((0..200).map(|_| Some(value(ty, &mut rng, 1))));
+            tested.push(None);
+            let needle = col(columns.len(), ty);
+            for (negated, nulls) in [(false, 0), (true, 0), (false, 3), (true, 1)] {
+                let first = params.len();
+                params.extend(list.iter().map(|v| (ty, Some(*v))));
+                params.resize(first + 64 - nulls, (ty, list.last().copied()));
+                params.resize(first + 64, (ty, None));
+                let list = (first..params.len()).map(|slot| param(slot, ty)).collect();
+                outputs.push(Arc::new(Expr::InSorted { expr: Arc::clone(&needle), list, negated }));
+            }
+            columns.push(array(ty, &tested.iter().copied().cycle().take(257).collect::<Vec<_>>()));
+        }
+        let program = Program { selection: None, params };
+        let data = vec![(columns, 257)];
+        let device = answer(&scope, &program, &outputs, &data).await;
+        assert_same(&device, &program, &outputs, &data, &format!("{types:?}"));
+    }
+}
