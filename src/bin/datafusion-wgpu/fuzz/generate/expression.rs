@@ -12,7 +12,8 @@ impl Generator<'_> {
         if depth == 0 || self.rng.chance(35) {
             return self.leaf(scope, of);
         }
-        if !self.device && self.rng.chance(30) {
+        let text = matches!(of, Class::Text | Class::Binary);
+        if !(self.device && text) && self.rng.chance(30) {
             return self.conditional(scope, of, depth - 1);
         }
         match of {
@@ -42,8 +43,9 @@ impl Generator<'_> {
 
     fn integer(&mut self, scope: &Scope, depth: usize) -> Expr {
         let left = self.value(scope, Class::Int, depth);
-        let wide = match self.rng.below(if self.device { 7 } else { 14 }) {
-            6 if self.device => 11,
+        let wide = match self.rng.below(14) {
+            // Functions of text.
+            10 if self.device => 12,
             wide => wide,
         };
         match wide {
@@ -81,7 +83,8 @@ impl Generator<'_> {
                 Expr::new("division", DataType::Int64, divisor, vec![left.into()]).known(Flavour::Edge, bound)
             }
             9 => {
-                let template = self.rng.choose(&["({} & {})", "({} | {})", "({} # {})"]);
+                let template =
+                    self.rng.choose(&["({} & {})", "({} | {})", "({} # {})", "({} << {})", "({} >> {})"]);
                 let right = self.literal(&left);
                 Expr::new("bitwise", left.data_type.clone(), template, vec![left.into(), right.into()])
             }
