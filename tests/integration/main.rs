@@ -9,6 +9,7 @@ mod conformance;
 mod docs;
 #[cfg(feature = "cli")]
 mod doctor;
+mod errors;
 mod fallback;
 mod faults;
 mod functions;

@@ -37,6 +37,7 @@ macro_rules! slt_files {
 
 slt_files!(
     aggregate,
+    conditional,
     dates,
     decimal,
     decimal_functions,
@@ -48,6 +49,7 @@ slt_files!(
     float_arithmetic,
     floats,
     in_between,
+    integer_functions,
     integers,
     limits,
     nulls,
