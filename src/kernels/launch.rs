@@ -5,8 +5,8 @@ use std::sync::Arc;
 use crate::error::{GpuError, GpuResult};
 use crate::memory::{BufferKind, BufferSlice, DeviceCaps, LaunchScope, Pipeline};
 
-use super::program::Segment;
-use super::shader::Slot;
+use super::program::{ColumnShape, Segment};
+use super::shader::{Slot, is_packed, places};
 
 /// Workgroups of a dispatch in its three dimensions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -121,6 +121,35 @@ pub(crate) fn allocate(scope: &LaunchScope, name: &'static str, bytes: u64) -> G
     }
     let buffer = scope.context.allocate(&scope.memory, len, BufferKind::Storage)?;
     Ok(BufferSlice { buffer, offset: 0, len })
+}
+
+/// Copies the segment's columns into one buffer where their shapes say so; `None` where they do not.
+pub(crate) fn pack(
+    scope: &LaunchScope,
+    encoder: &mut wgpu::CommandEncoder,
+    columns: &[ColumnShape],
+    segment: &Segment,
+) -> GpuResult<Option<BufferSlice>> {
+    if !is_packed(columns) {
+        return Ok(None);
+    }
+    let (places, words) = places(columns, segment)?;
+    let target = allocate(scope, "packed columns", words * 4)?;
+    for (shape, place) in columns.iter().zip(places) {
+        let column = segment.column(shape.index)?;
+        for (slice, at) in [Some(&column.values), column.validity.as_ref()].into_iter().zip(place) {
+            let Some(slice) = slice else { continue };
+            let (from, to) = (slice.buffer.raw(), target.buffer.raw());
+            encoder.copy_buffer_to_buffer(
+                from,
+                slice.offset,
+                to,
+                target.offset + u64::from(at) * 4,
+                slice.len,
+            );
+        }
+    }
+    Ok(Some(target))
 }
 
 /// Binds a row kernel's slots for one segment.

@@ -45,6 +45,8 @@ pub struct ColumnShape {
     pub nullable: bool,
     /// Bound on the magnitudes, rounded up so that few distinct shaders arise.
     pub magnitude: MagnitudeBits,
+    /// Whether the kernel's columns lie in one buffer, since the adapter binds too few; for all of them or none.
+    pub packed: bool,
 }
 
 impl ColumnShape {
@@ -56,6 +58,7 @@ impl ColumnShape {
             repr: column.repr,
             nullable: column.validity.is_some(),
             magnitude: column.magnitude,
+            packed: false,
         };
         shape.magnitude = MagnitudeBits(shape.bits());
         shape

@@ -14,9 +14,9 @@ use crate::memory::{BufferSlice, DeviceCaps, LaunchScope, ShaderSource, download
 
 use super::expr::widths::is_unsigned;
 use super::expr::{Expr, ValueType};
-use super::launch::{Grid, allocate, argument_slices, bind, check_bindings, dispatch, plan_grid};
+use super::launch::{Grid, allocate, argument_slices, bind, check_bindings, dispatch, pack, plan_grid};
 use super::program::{ColumnShape, Program, Segment, check_tables, column_shapes, columns_of};
-use super::shader::{WORKGROUP, argument_block, column_bindings};
+use super::shader::{WORKGROUP, argument_block, column_bindings, fitted};
 use plan::Plan;
 
 /// Aggregate functions that are exact in integers.
@@ -150,6 +150,8 @@ pub async fn reduce(
     let columns = column_shapes(&columns_of(exprs(program, aggregates)), segments)?;
     check_tables(exprs(program, aggregates), segments)?;
     let caps = Arc::clone(scope.context.caps());
+    // Beside arguments and columns: the partial results.
+    let columns = fitted(columns, 1, caps.max_storage_buffers);
     let plan = Plan::build(&caps, program, aggregates, &columns)?;
     if plan.accumulators.is_empty() {
         return Ok(results);
@@ -164,18 +166,19 @@ pub async fn reduce(
         let grid = grid(segment.rows, &plan, &caps)?;
         let bytes = u64::from(grid.groups()) * plan.record as u64 * 4;
         launches.push((grid, allocate(scope, "partials", bytes)?, bytes));
-        let has_nulls = |index: usize| segment.column(index).is_ok_and(|c| c.validity.is_some());
-        let tables = &segment.tables.places;
-        blocks.push(argument_block(&[segment.rows as u32], &columns, &has_nulls, &program.params, tables));
+        blocks.push(argument_block(&[segment.rows as u32], &columns, segment, &program.params)?);
     }
     let args = argument_slices(scope, &blocks)?;
 
     let mut timer = scope.timer();
     let mut encoder = scope.context.device().create_command_encoder(&Default::default());
+    let packs = work.iter().map(|&at| pack(scope, &mut encoder, &columns, &segments[at]));
+    let packs = packs.collect::<GpuResult<Vec<_>>>()?;
     {
         let mut pass = timer.pass(&mut encoder, "reduce");
-        for ((&at, args), (grid, partials, _)) in work.iter().zip(&args).zip(&launches) {
-            let group = bind(scope, &pipeline, &plan.slots, &segments[at], args, &[partials])?;
+        for (((&at, args), (grid, partials, _)), pack) in work.iter().zip(&args).zip(&launches).zip(&packs) {
+            let own: Vec<&BufferSlice> = pack.iter().chain([partials]).collect();
+            let group = bind(scope, &pipeline, &plan.slots, &segments[at], args, &own)?;
             dispatch(scope, &mut pass, &pipeline, &group, *grid);
         }
     }
@@ -235,11 +238,11 @@ impl Plan {
     }
 }
 
-/// Storage buffers that [`reduce`] binds for columns of these shapes; compare with `DeviceCaps::max_storage_buffers`.
+/// Storage buffers that [`reduce`] cannot do without, its columns packed into one; compare with `DeviceCaps::max_storage_buffers`.
 pub fn reduce_bindings(program: &Program, aggregates: &[AggregateSpec], columns: &[ColumnShape]) -> u32 {
     let used = columns_of(exprs(program, aggregates));
     let columns: Vec<ColumnShape> = columns.iter().filter(|c| used.contains(&c.index)).copied().collect();
-    column_bindings(&columns) + 1
+    column_bindings(&fitted(columns, 0, 0)) + 1
 }
 
 /// The shader that [`reduce`] runs. Pure: needs no device.

@@ -23,9 +23,9 @@ use crate::memory::{BufferSlice, DeviceCaps, LaunchScope, Pipeline, download_tim
 
 use super::expr::Expr;
 use super::expr::widths::type_bits;
-use super::launch::{Grid, argument_slices, bind, bind_slices, check_bindings, dispatch, plan_grid};
+use super::launch::{Grid, argument_slices, bind, bind_slices, check_bindings, dispatch, pack, plan_grid};
 use super::program::{ColumnShape, Program, Segment, check_tables, column_shapes, columns_of, tables_of};
-use super::shader::{argument_block, argument_words};
+use super::shader::{argument_block, argument_words, fitted};
 use buffers::{Known, Placed, Work, region_words};
 use plan::{
     GATHER_COST, GatherPlan, MaskPlan, SCAN_BLOCK, SCAN_COST, TILE, TILE_WORDS, bindings_of, gather_plans,
@@ -90,8 +90,9 @@ fn empty_outputs(outputs: &[Arc<Expr>]) -> GpuResult<Vec<ArrayRef>> {
 }
 
 /// The most storage buffers that a kernel of [`select`] cannot do without: more outputs than fit are spread over several
-/// kernels. Compare with `DeviceCaps::max_storage_buffers`.
+/// kernels, and more columns than fit share a buffer. Compare with `DeviceCaps::max_storage_buffers`.
 pub fn select_bindings(program: &Program, outputs: &[Arc<Expr>], columns: &[ColumnShape]) -> u32 {
+    let columns = &fitted(columns.to_vec(), 0, 0);
     let mask = program.selection.as_ref().map_or(0, |selection| mask_bindings(selection, columns));
     let gather = outputs.iter().map(|expr| bindings_of(program, std::slice::from_ref(expr), columns));
     gather.fold(mask, u32::max)
@@ -149,7 +150,7 @@ pub fn select_shaders(
 ) -> GpuResult<Vec<crate::memory::ShaderSource>> {
     let mut shaders = vec![];
     if let Some(selection) = &program.selection {
-        shaders.push(MaskPlan::build(program, selection, columns)?.shader);
+        shaders.push(MaskPlan::build(caps, program, selection, columns)?.shader);
         shaders.push(scan_shader());
     }
     shaders.extend(gather_plans(caps, program, outputs, columns)?.into_iter().map(|plan| plan.shader));
@@ -181,7 +182,7 @@ impl<'a> Select<'a> {
         let mask = match &program.selection {
             None => None,
             Some(selection) => {
-                let plan = MaskPlan::build(program, selection, &columns)?;
+                let plan = MaskPlan::build(&caps, program, selection, &columns)?;
                 check_bindings(plan.slots.len() as u32, &caps)?;
                 let pipeline = scope.context.compile(plan.shader.clone(), &scope.stats).await?;
                 Some((plan, pipeline, scope.context.compile(scan_shader(), &scope.stats).await?))
@@ -213,7 +214,10 @@ impl<'a> Select<'a> {
         // Argument buffers that go back to the pool before the submission would be written over.
         let mut keep = vec![];
         if self.mask.is_some() {
-            self.encode_selection(&mut timer.pass(&mut encoder, "select"), &mut keep)?;
+            let packs =
+                self.packs(&mut encoder, self.mask.as_ref().map_or(&[], |(plan, ..)| &plan.columns))?;
+            self.encode_selection(&mut timer.pass(&mut encoder, "select"), &packs, &mut keep)?;
+            keep.extend(packs.into_iter().flatten());
         }
         let rows: Vec<usize> = self.work.iter().map(|work| work.segment.rows).collect();
         let one_wait = self.mask.is_none() || self.output_bytes(&rows) <= ONE_WAIT_BYTES;
@@ -261,6 +265,7 @@ impl<'a> Select<'a> {
     fn encode_selection(
         &self,
         pass: &mut wgpu::ComputePass<'_>,
+        packs: &[Option<BufferSlice>],
         keep: &mut Vec<BufferSlice>,
     ) -> GpuResult<()> {
         let Some((plan, mask, scan)) = &self.mask else {
@@ -271,8 +276,8 @@ impl<'a> Select<'a> {
         let second = self.arguments(&[], |work| vec![work.blocks, 1, 1])?;
         let fill = self.caps.reduce_workgroups.saturating_mul(4);
         let scans = || self.work.iter().filter_map(|work| work.scan.as_ref().map(|scan| (work, scan)));
-        for ((work, buffers), args) in scans().zip(&args) {
-            let own = [&buffers.mask, &buffers.counts, &work.status];
+        for (((work, buffers), args), pack) in scans().zip(&args).zip(packs) {
+            let own: Vec<_> = pack.iter().chain([&buffers.mask, &buffers.counts, &work.status]).collect();
             let group = bind(self.scope, mask, &plan.slots, work.segment, args, &own)?;
             let grid = plan_grid(work.tiles, fill, 1, 8, u32::MAX, &self.caps)?;
             dispatch(self.scope, pass, mask, &group, grid);
@@ -305,6 +310,8 @@ impl<'a> Select<'a> {
         for bits in placed.iter().flatten().filter_map(|placed| placed.bits.as_ref()) {
             encoder.clear_buffer(bits.buffer.raw(), bits.offset, Some(bits.len));
         }
+        let packs = self.gathers.iter().map(|(plan, _)| self.packs(encoder, &plan.columns));
+        let packs = packs.collect::<GpuResult<Vec<_>>>()?;
         let mut pass = timer.pass(encoder, "select_gather");
         let fill = self.caps.reduce_workgroups.saturating_mul(4);
         for (number, (plan, pipeline)) in self.gathers.iter().enumerate() {
@@ -313,9 +320,10 @@ impl<'a> Select<'a> {
                 let rows = capacities.next().copied().unwrap_or(0);
                 vec![work.rows, work.tiles, region_words(rows)]
             })?;
-            for (((work, placed), args), &rows) in self.work.iter().zip(placed).zip(&args).zip(capacity) {
+            let works = self.work.iter().zip(&packs[number]);
+            for ((((work, pack), placed), args), &rows) in works.zip(placed).zip(&args).zip(capacity) {
                 let Some(placed) = placed.get(number).filter(|_| rows > 0) else { continue };
-                let mut own: Vec<&BufferSlice> = vec![];
+                let mut own: Vec<&BufferSlice> = pack.iter().collect();
                 if let Some(scan) = &work.scan {
                     own.extend([&scan.mask, &scan.offsets, &scan.block_offsets]);
                 }
@@ -330,7 +338,17 @@ impl<'a> Select<'a> {
             }
             keep.extend(args);
         }
+        keep.extend(packs.into_iter().flatten().flatten());
         Ok(())
+    }
+
+    /// The packed columns of each segment, where the kernel over `columns` has them so.
+    fn packs(
+        &self,
+        encoder: &mut wgpu::CommandEncoder,
+        columns: &[ColumnShape],
+    ) -> GpuResult<Vec<Option<BufferSlice>>> {
+        self.work.iter().map(|work| pack(self.scope, encoder, columns, work.segment)).collect()
     }
 
     /// One argument block a segment for a kernel over `columns`, with these own words.
@@ -339,15 +357,11 @@ impl<'a> Select<'a> {
         columns: &[ColumnShape],
         mut own: impl FnMut(&Work<'_>) -> Vec<u32>,
     ) -> GpuResult<Vec<BufferSlice>> {
-        let blocks: Vec<Vec<u8>> = self
+        let blocks = self
             .work
             .iter()
-            .map(|work| {
-                let has_nulls = |index: usize| work.segment.column(index).is_ok_and(|c| c.validity.is_some());
-                let tables = &work.segment.tables.places;
-                argument_block(&own(work), columns, &has_nulls, &self.program.params, tables)
-            })
-            .collect();
+            .map(|work| argument_block(&own(work), columns, work.segment, &self.program.params))
+            .collect::<GpuResult<Vec<_>>>()?;
         argument_slices(self.scope, &blocks)
     }
 

@@ -1,7 +1,8 @@
 //! Composition of row kernels: bindings, the argument block, and the function that evaluates one row.
 //!
 //! Binding 0 is the argument block of the segment, then come each column's values and, where some segment has one, its
-//! validity bitmap, then what the kernel adds. Words of the argument block: 0 is all ones (it stands in for the
+//! validity bitmap, then what the kernel adds. Where an adapter binds too few buffers, the columns are copied into one, which
+//! is then the first that the kernel adds. Words of the argument block: 0 is all ones (it stands in for the
 //! validity of columns without nulls), 1..8 are the kernel's own (1 = rows), then one index mask for each nullable
 //! column (0 makes every read hit word 0), then the parameters.
 
@@ -11,7 +12,7 @@ use crate::error::GpuResult;
 use crate::memory::{BindingKind, ColumnRepr, ShaderSource};
 
 use super::expr::{Emitter, INVALID_NAN, PARAM_WORDS, Scalar, ValueType, arg_load, element, fetch_index};
-use super::program::ColumnShape;
+use super::program::{ColumnShape, Segment};
 
 /// Invocations of a workgroup.
 pub(crate) const WORKGROUP: u32 = 256;
@@ -58,7 +59,11 @@ impl Bindings {
     pub fn new(columns: &[ColumnShape]) -> GpuResult<Self> {
         let mut bindings = Bindings { slots: vec![], kinds: vec![], text: String::new(), own: 0 };
         bindings.add(Slot::Args, BindingKind::ReadOnlyStorage, "args", "u32");
-        for (at, shape) in columns.iter().enumerate() {
+        if is_packed(columns) {
+            bindings.own(BindingKind::ReadOnlyStorage, "pack", "u32");
+        }
+        let columns_apart = if is_packed(columns) { &[] } else { columns };
+        for (at, shape) in columns_apart.iter().enumerate() {
             let read = BindingKind::ReadOnlyStorage;
             bindings.add(Slot::Values(shape.index), read, &format!("c{at}"), element(shape)?);
             if shape.nullable {
@@ -132,45 +137,86 @@ fn has_tables(columns: &[ColumnShape]) -> bool {
     columns.iter().any(|shape| shape.repr == ColumnRepr::Codes)
 }
 
+/// Whether the columns lie in one buffer.
+pub(crate) fn is_packed(columns: &[ColumnShape]) -> bool {
+    columns.iter().any(|shape| shape.packed)
+}
+
+/// The shapes for a kernel that binds `others` buffers beside arguments and columns: packed where they would be too many.
+pub(crate) fn fitted(columns: Vec<ColumnShape>, others: u32, limit: u32) -> Vec<ColumnShape> {
+    let packed = columns.len() > 1 || columns.iter().any(|shape| shape.nullable);
+    let packed = packed && column_bindings(&columns) + others > limit;
+    columns.into_iter().map(|shape| ColumnShape { packed, ..shape }).collect()
+}
+
+/// Where a column's values, and its validity if it has one, begin in the segment's packed buffer, in words of 32 bits; and the
+/// words of the whole.
+pub(crate) fn places(columns: &[ColumnShape], segment: &Segment) -> GpuResult<(Vec<[u32; 2]>, u64)> {
+    let (mut places, mut end) = (vec![], 0u64);
+    for shape in columns {
+        let column = segment.column(shape.index)?;
+        let mut place = [0; 2];
+        for (place, slice) in place.iter_mut().zip([Some(&column.values), column.validity.as_ref()]) {
+            if let Some(slice) = slice {
+                *place = u32::try_from(end).unwrap_or(u32::MAX);
+                end += slice.len / 4;
+            }
+        }
+        places.push(place);
+    }
+    Ok((places, end))
+}
+
 /// Storage buffers of the arguments, the columns and the look-up tables.
 pub(crate) fn column_bindings(columns: &[ColumnShape]) -> u32 {
-    1 + u32::from(has_tables(columns))
-        + columns.iter().map(|shape| 1 + u32::from(shape.nullable)).sum::<u32>()
+    let buffers: u32 = match is_packed(columns) {
+        true => 1,
+        false => columns.iter().map(|shape| 1 + u32::from(shape.nullable)).sum(),
+    };
+    1 + u32::from(has_tables(columns)) + buffers
 }
 
 /// Words of an argument block at most, for so many columns, parameters and look-up tables.
 pub(crate) fn argument_words(columns: usize, params: usize, tables: usize) -> usize {
-    MASKS_AT + columns + 5 * params + 2 * tables
+    MASKS_AT + 3 * columns + 5 * params + 2 * tables
+}
+
+/// First word of the places of packed columns.
+fn places_at(columns: &[ColumnShape]) -> usize {
+    MASKS_AT + columns.iter().filter(|shape| shape.nullable).count()
 }
 
 /// First word of the parameters.
 pub(crate) fn params_at(columns: &[ColumnShape]) -> usize {
-    MASKS_AT + columns.iter().filter(|shape| shape.nullable).count()
+    let places = if is_packed(columns) { 2 * columns.len() } else { 0 };
+    places_at(columns) + places
 }
 
-/// The argument block of one segment as bytes: `own` are words 1 and following, `has_nulls` tells which of the columns
-/// that are nullable in the shape have a bitmap in this segment, `tables` where the look-up tables lie.
+/// The argument block of one segment as bytes: `own` are words 1 and following.
 pub(crate) fn argument_block(
     own: &[u32],
     columns: &[ColumnShape],
-    has_nulls: &dyn Fn(usize) -> bool,
+    segment: &Segment,
     params: &[(ValueType, Scalar)],
-    tables: &[[u32; 2]],
-) -> Vec<u8> {
+) -> GpuResult<Vec<u8>> {
     let mut words = vec![0u32; MASKS_AT];
     words[0] = u32::MAX;
     for (at, word) in own.iter().enumerate().take(MASKS_AT - 1) {
         words[at + 1] = *word;
     }
     let nullable = columns.iter().filter(|shape| shape.nullable);
+    let has_nulls = |index: usize| segment.column(index).is_ok_and(|column| column.validity.is_some());
     words.extend(nullable.map(|shape| if has_nulls(shape.index) { u32::MAX } else { 0 }));
+    if is_packed(columns) {
+        words.extend(places(columns, segment)?.0.into_iter().flatten());
+    }
     for (_, value) in params {
         let bits = value.unwrap_or(0) as u128;
         words.extend((0..4).map(|k| (bits >> (32 * k)) as u32));
         words.push(u32::from(value.is_some()));
     }
-    words.extend(tables.iter().flatten());
-    bytemuck::cast_slice(&words).to_vec()
+    words.extend(segment.tables.places.iter().flatten());
+    Ok(bytemuck::cast_slice(&words).to_vec())
 }
 
 /// How a row's elements come into the row function.
@@ -199,6 +245,18 @@ impl<'a> Loads<'a> {
     pub fn statements(&self, index: &str, suffix: &str, indent: &str) -> String {
         let mut text = String::new();
         for (at, shape) in self.columns.iter().enumerate() {
+            if shape.packed {
+                let value = packed_element(shape, at, &fetch_index(shape, index));
+                let _ = writeln!(text, "{indent}let r{at}{suffix} = {value};");
+                if shape.nullable {
+                    let word = format!("pack[y{at} + (({index} >> 5u) & x{at})]");
+                    let _ = writeln!(
+                        text,
+                        "{indent}let v{at}{suffix} = select(0xffffffffu, {word}, x{at} != 0u);"
+                    );
+                }
+                continue;
+            }
             let _ = writeln!(text, "{indent}let r{at}{suffix} = c{at}[{}];", fetch_index(shape, index));
             if shape.nullable {
                 let _ = writeln!(text, "{indent}let v{at}{suffix} = m{at}[({index} >> 5u) & x{at}];");
@@ -226,7 +284,28 @@ impl<'a> Loads<'a> {
         for (word, (at, _)) in nullable.enumerate() {
             let _ = writeln!(text, "    let x{at} = args[{}];", MASKS_AT + word);
         }
+        for (at, shape) in self.columns.iter().enumerate().filter(|(_, shape)| shape.packed) {
+            let word = places_at(self.columns) + 2 * at;
+            let _ = writeln!(text, "    let q{at} = args[{word}];");
+            if shape.nullable {
+                let _ = writeln!(text, "    let y{at} = args[{}];", word + 1);
+            }
+        }
         text
+    }
+}
+
+/// An element of a column in the packed buffer, as its own array would give it.
+fn packed_element(shape: &ColumnShape, at: usize, index: &str) -> String {
+    let word = |scale: u32, offset: u32| format!("pack[q{at} + ({index}) * {scale}u + {offset}u]");
+    let pair =
+        |scale, offset| format!("((u64({}) << 32u) | u64({}))", word(scale, offset + 1), word(scale, offset));
+    match element(shape) {
+        Ok("i32") => format!("bitcast<i32>({})", word(1, 0)),
+        Ok("i64") => format!("bitcast<i64>({})", pair(2, 0)),
+        Ok("u64") => pair(2, 0),
+        Ok("vec2<u64>") => format!("vec2<u64>({}, {})", pair(4, 0), pair(4, 2)),
+        _ => word(1, 0),
     }
 }
 

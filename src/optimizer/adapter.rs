@@ -5,8 +5,8 @@ use crate::memory::caps::DeviceCaps;
 use super::expr::OTHER_BINDINGS;
 use super::reason::Reason;
 
-/// From this many columns on an operator's limit is of no interest to anybody.
-const MANY_COLUMNS: usize = 1_000;
+/// Storage buffers that the largest kernel binds when its columns are packed into one, and with a single output.
+const MOST_BINDINGS: usize = OTHER_BINDINGS + 2;
 
 /// Why an adapter that was opened, and so probed, cannot be used for anything; `None` when it can.
 pub fn unusable(caps: &DeviceCaps) -> Option<Reason> {
@@ -23,12 +23,9 @@ pub fn declined_by(caps: &DeviceCaps) -> Vec<String> {
         return vec![format!("everything ({}: {reason})", reason.code())];
     }
     let buffers = usize::try_from(caps.max_storage_buffers).unwrap_or(usize::MAX);
-    let columns = buffers.saturating_sub(OTHER_BINDINGS);
-    if columns >= MANY_COLUMNS {
+    if buffers >= MOST_BINDINGS {
         return vec![];
     }
     let code = Reason::BindingLimit { need: 0, limit: buffers }.code();
-    vec![format!(
-        "operators over more than {columns} columns, inputs and results together, nullable ones counted twice ({code})"
-    )]
+    vec![format!("filters, projections and aggregates that need {MOST_BINDINGS} storage buffers ({code})")]
 }

@@ -34,6 +34,8 @@ pub use explain::explain;
 pub use reason::Reason;
 pub use report::{NodePlacement, PlacementNode, PlacementReport};
 
+#[cfg(test)]
+pub(crate) use expr::Lowering;
 pub(crate) use planning::Planning;
 
 use registry::RuleContext;
@@ -139,7 +141,7 @@ pub(crate) fn offload(
         return refused(plan, &reason);
     }
     let mut tagged = Tagged::new(plan, &RuleContext { caps, options });
-    review::review(&mut tagged, caps, options);
+    review::review(&mut tagged, options);
     finish(plan, &tagged, config)
 }
 

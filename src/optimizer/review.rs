@@ -5,10 +5,7 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 
 use crate::config::{GpuOptions, Placement};
-use crate::memory::caps::DeviceCaps;
-use crate::physical_plan::most_column_buffers;
 
-use super::expr::OTHER_BINDINGS;
 use super::reason::Reason;
 use super::tag::{Tagged, Verdict};
 
@@ -17,14 +14,14 @@ use super::tag::{Tagged, Verdict};
 /// With placement 'auto' an island starts at a node that reads all of its input (an aggregate); the filters and
 /// projections below it belong to it. It stays on the CPU when its input is small. With 'force' every supported node
 /// is kept. Either way projections that only rename are kept between GPU nodes, and left alone at an island's border.
-pub(crate) fn review(tagged: &mut Tagged, caps: &DeviceCaps, options: &GpuOptions) {
+pub(crate) fn review(tagged: &mut Tagged, options: &GpuOptions) {
     cover(tagged);
     let mut islands = vec![];
     if !tagged.nodes.is_empty() {
         find_islands(tagged, 0, None, options.placement == Placement::Auto, &mut islands);
     }
     for island in islands {
-        match too_many_columns(tagged, &island, caps).or_else(|| judge(tagged, &island, options)) {
+        match judge(tagged, &island, options) {
             Some(reason) => give_up(tagged, &island, &reason),
             None => trim(tagged, &island),
         }
@@ -75,37 +72,6 @@ fn find_islands(
     for child in below {
         find_islands(tagged, child, next, auto, islands);
     }
-}
-
-/// The reason to give up an island whose operators, each of which fits, read too many columns once they are fused.
-fn too_many_columns(tagged: &Tagged, island: &[usize], caps: &DeviceCaps) -> Option<Reason> {
-    let limit = usize::try_from(caps.max_storage_buffers).unwrap_or(usize::MAX);
-    // Every breaker, and the top, ends a kernel; below it are the row-local nodes down to the border or a breaker.
-    let is_breaker = |id: usize| matches!(&tagged.nodes[id].verdict, Verdict::Gpu(p) if p.breaker);
-    for (at, top) in island.iter().enumerate() {
-        if at > 0 && !is_breaker(*top) {
-            continue;
-        }
-        let below = island[at + 1..].iter().take_while(|id| !is_breaker(**id));
-        let chain: Vec<usize> = std::iter::once(*top).chain(below.copied()).collect();
-        let input = chain.last().and_then(|bottom| tagged.inputs(*bottom).first())?;
-        let ops: Vec<_> = chain
-            .iter()
-            .rev()
-            .filter_map(|id| match &tagged.nodes[*id].verdict {
-                Verdict::Gpu(proposal) => Some(&proposal.op),
-                _ => None,
-            })
-            .collect();
-        match most_column_buffers(&tagged.nodes[*input].plan.schema(), &ops) {
-            Ok(buffers) if buffers + OTHER_BINDINGS > limit => {
-                return Some(Reason::BindingLimit { need: buffers + OTHER_BINDINGS, limit });
-            }
-            Ok(_) => {}
-            Err(error) => return Some(Reason::ConversionFailed { message: error.to_string() }),
-        }
-    }
-    None
 }
 
 /// The reason to give an island up, if there is one.

@@ -242,26 +242,20 @@ async fn switched_off_or_without_device_the_plan_is_the_same() {
         assert!(Arc::ptr_eq(&plan, &outcome.plan));
         assert_eq!(outcome.report.codes("FilterExec"), [code]);
     }
-    let few = with(|caps| caps.max_storage_buffers = 9).report;
+    let few = with(|caps| caps.max_storage_buffers = 6).report;
     assert_eq!(few.codes("AggregateExec"), ["BindingLimit", "BindingLimit"], "{few}");
 }
 
-/// Each operator fits, and all of them in one kernel do not.
+/// An adapter of WebGPU's default limits runs them however many columns they read.
 #[tokio::test]
-async fn what_is_fused_must_fit_together() {
+async fn eight_storage_buffers_are_enough() {
     let ctx = SessionContext::new();
     ctx.sql("CREATE TABLE w (a INT, b INT, c INT, d INT, e INT, f INT)").await.unwrap();
     let sql = "SELECT sum(d), sum(e), sum(f) FROM w WHERE a > 1 AND b > 2 AND c > 3";
     let plan = ctx.sql(sql).await.unwrap().create_physical_plan().await.unwrap();
-    let with = |max_storage_buffers| {
-        let caps = DeviceCaps { max_storage_buffers, ..DeviceCaps::for_tests() };
-        offload(&plan, &caps, &force(), ctx.state().config_options()).report
-    };
-    // Three nullable columns take six buffers, six take twelve; six more are for other things.
-    let (few, enough) = (with(17), with(18));
-    assert_eq!(few.codes("FilterExec"), ["BindingLimit"], "{few}");
-    assert!(!few.uses_gpu(), "{few}");
-    assert!(enough.uses_gpu() && enough.codes("FilterExec").is_empty(), "{enough}");
+    let caps = DeviceCaps { max_storage_buffers: 8, ..DeviceCaps::for_tests() };
+    let report = offload(&plan, &caps, &force(), ctx.state().config_options()).report;
+    assert!(report.uses_gpu() && report.codes("FilterExec").is_empty(), "{report}");
 }
 
 #[tokio::test]
@@ -479,7 +473,7 @@ async fn a_conversion_that_fails_keeps_the_cpu_plan() {
     let plan = ctx.sql(Q).await.unwrap().create_physical_plan().await.unwrap();
     let (caps, options) = (DeviceCaps::for_tests(), force());
     let mut tagged = Tagged::new(&plan, &RuleContext { caps: &caps, options: &options });
-    review::review(&mut tagged, &caps, &options);
+    review::review(&mut tagged, &options);
     for node in &mut tagged.nodes {
         if let tag::Verdict::Gpu(proposal) = &mut node.verdict {
             proposal.nodes = 99;

@@ -4,7 +4,6 @@ pub mod aggregate;
 mod border;
 pub mod exec;
 pub mod filter;
-mod fusion;
 mod island;
 pub mod lookup;
 mod materialize;
@@ -20,7 +19,6 @@ mod scalar;
 pub mod template;
 
 pub use exec::GpuExec;
-pub(crate) use fusion::most_column_buffers;
 pub use op::{BreakerOp, DeviceOp, OpKind, RowLocalOp};
 pub use query::Query;
 pub use run::default_memory_limit;

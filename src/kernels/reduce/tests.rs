@@ -185,30 +185,37 @@ async fn lowered_limits() {
     assert!(matches!(error, GpuError::Limit { what: "workgroups of a dispatch", limit: 8, .. }), "{error}");
 }
 
+/// Columns of all layouts, with and without NULLs, out of one buffer; fewer buffers than that takes is an error.
 #[tokio::test]
-async fn binding_limit_is_named_and_predicted() {
-    let full = device();
-    let mut caps = full.caps().as_ref().clone();
-    caps.max_storage_buffers = 4;
-    let small = full.with_caps(caps);
-    let scope = scope(&small);
-    let rows = 10;
-    let shape = DataShape { nulls: 30, edgy: 0, offset: 0 };
-    let columns = [Int32, Int64].map(|ty| column(ty, rows, shape, &mut Rng::new(5)));
-    let segments = [segment(&scope, &columns, rows).await.expect("upload")];
-    let shapes: Vec<ColumnShape> =
-        (0..2).map(|at| ColumnShape::of(at, segments[0].column(at).expect("column"))).collect();
+async fn columns_are_packed_where_few_buffers_are_bound() {
+    let types = [Int8, Int32, Int64, UInt64, Boolean, dec(15, 2), dec(38, 4), Float32];
+    let mut rng = Rng::new(5);
+    let specs: Vec<_> =
+        types.iter().enumerate().map(|(at, ty)| agg(AggregateKind::Max, col(at, *ty))).collect();
     let program = Program::default();
-    let one = [agg(AggregateKind::Max, col(0, Int32))];
-    let two = [one[0].clone(), agg(AggregateKind::Max, col(1, Int64))];
-    assert_eq!(reduce_bindings(&program, &one, &shapes), 4);
-    assert_eq!(reduce_bindings(&program, &two, &shapes), 6);
-    reduce(&scope, &program, &one, &segments).await.expect("four buffers");
-    let error = reduce(&scope, &program, &two, &segments).await.expect_err("six buffers");
+    let table = |rows: usize, nulls: usize, rng: &mut Rng| {
+        let shape = DataShape { nulls, edgy: 2, offset: 3 };
+        (types.iter().map(|ty| column(*ty, rows, shape, rng)).collect::<Vec<_>>(), rows)
+    };
+    let data = vec![table(3000, 30, &mut rng), table(500, 0, &mut rng), table(70_000, 1, &mut rng)];
+    let full = device();
+    let with = |max_storage_buffers| {
+        let caps = DeviceCaps { max_storage_buffers, ..full.caps().as_ref().clone() };
+        scope(&full.with_caps(caps))
+    };
+    let device = device_answer(&with(3), &program, &specs, &data).await;
+    assert_same(&device, &twin_answer(&program, &specs, &data), "packed");
+
+    let few = with(2);
+    let segments = [segment(&few, &data[0].0, data[0].1).await.expect("upload")];
+    let shapes: Vec<ColumnShape> =
+        (0..types.len()).map(|at| ColumnShape::of(at, segments[0].column(at).expect("column"))).collect();
+    assert_eq!(reduce_bindings(&program, &specs, &shapes), 3);
+    let error = reduce(&few, &program, &specs, &segments).await.expect_err("three buffers");
     assert!(
         matches!(
             error,
-            GpuError::Limit { what: "storage buffers of one kernel", need: 6, limit: 4, by_rows: false }
+            GpuError::Limit { what: "storage buffers of one kernel", need: 3, limit: 2, by_rows: false }
         ),
         "{error}"
     );
@@ -347,6 +354,7 @@ fn shapes_of_all(nullable: bool, magnitude: u8) -> Vec<ColumnShape> {
             },
             nullable,
             magnitude: MagnitudeBits(magnitude),
+            packed: false,
         })
         .collect()
 }

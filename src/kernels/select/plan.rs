@@ -10,7 +10,7 @@ use crate::kernels::expr::widths::Class;
 use crate::kernels::expr::{Emitter, Expr, Node, ValueType};
 use crate::kernels::program::{ColumnShape, Program, columns_of};
 use crate::kernels::shader::{
-    Bindings, ENTRY, Loads, Slot, column_bindings, param_loads, param_variables, params_at,
+    Bindings, ENTRY, Loads, Slot, column_bindings, fitted, param_loads, param_variables, params_at,
 };
 use crate::memory::{BindingKind, DeviceCaps, ShaderSource};
 
@@ -52,8 +52,13 @@ pub(super) struct MaskPlan {
 }
 
 impl MaskPlan {
-    pub fn build(program: &Program, selection: &Arc<Expr>, columns: &[ColumnShape]) -> GpuResult<MaskPlan> {
-        let columns = used(&[selection], columns);
+    pub fn build(
+        caps: &DeviceCaps,
+        program: &Program,
+        selection: &Arc<Expr>,
+        columns: &[ColumnShape],
+    ) -> GpuResult<MaskPlan> {
+        let columns = fitted(used(&[selection], columns), 3, caps.max_storage_buffers);
         let params_at = params_at(&columns);
         let mut emitter = Emitter::new(&columns, &program.params, params_at);
         let truth = emitter.truth(selection)?;
@@ -170,7 +175,8 @@ pub(super) fn gather_plans(
         {
             len += 1;
         }
-        plans.push(GatherPlan::build(program, first, &outputs[first..first + len], columns)?);
+        let exprs = &outputs[first..first + len];
+        plans.push(GatherPlan::build(caps, program, first, exprs, columns)?);
         first += len;
     }
     Ok(plans)
@@ -178,11 +184,16 @@ pub(super) fn gather_plans(
 
 /// Storage buffers that a kernel with these outputs binds, at most: the bit regions are always counted.
 pub(super) fn bindings_of(program: &Program, outputs: &[Arc<Expr>], columns: &[ColumnShape]) -> u32 {
+    let exprs: Vec<&Arc<Expr>> = outputs.iter().collect();
+    column_bindings(&used(&exprs, columns)) + other_bindings(program, outputs)
+}
+
+/// The same without arguments and columns.
+fn other_bindings(program: &Program, outputs: &[Arc<Expr>]) -> u32 {
     let scanned = if program.selection.is_some() { 3 } else { 0 };
     let status = u32::from(outputs.iter().any(|expr| may_fault(expr)));
     let values = outputs.iter().filter(|expr| expr.value_type() != ValueType::Boolean).count() as u32;
-    let outputs: Vec<&Arc<Expr>> = outputs.iter().collect();
-    column_bindings(&used(&outputs, columns)) + scanned + 1 + status + values
+    scanned + 1 + status + values
 }
 
 fn may_fault(expr: &Expr) -> bool {
@@ -206,12 +217,14 @@ fn used(exprs: &[&Arc<Expr>], columns: &[ColumnShape]) -> Vec<ColumnShape> {
 
 impl GatherPlan {
     fn build(
+        caps: &DeviceCaps,
         program: &Program,
         first: usize,
         exprs: &[Arc<Expr>],
         columns: &[ColumnShape],
     ) -> GpuResult<GatherPlan> {
         let columns = used(&exprs.iter().collect::<Vec<_>>(), columns);
+        let columns = fitted(columns, other_bindings(program, exprs), caps.max_storage_buffers);
         let params_at = params_at(&columns);
         let mut emitter = Emitter::new(&columns, &program.params, params_at);
         let nodes = exprs.iter().map(|expr| emitter.emit(expr)).collect::<GpuResult<Vec<_>>>()?;

@@ -227,6 +227,7 @@ fn shaders_of_lookups_validate_without_a_device() {
         repr: crate::memory::ColumnRepr::Codes,
         nullable: false,
         magnitude: crate::memory::MagnitudeBits(32),
+        packed: false,
     };
     let presence = ColumnShape { index: 1, repr: crate::memory::ColumnRepr::Presence, ..shape };
     let outputs: Vec<_> =

@@ -93,14 +93,11 @@ impl Lowering {
         caps: &DeviceCaps,
         outcome: Result<T, Declined>,
     ) -> Result<(T, ParamTable), Vec<Reason>> {
-        // A column takes a buffer for its values, and one for its validity if it may be NULL, which codes tell themselves.
-        let columns = self.columns.iter().map(|index| {
-            let field = self.schema.field(*index);
-            let opaque = ValueType::from_arrow(field.data_type()).is_none();
-            1 + usize::from(field.is_nullable() && !opaque)
-        });
+        // Where the adapter binds fewer buffers than there are columns and outputs, the columns are copied into one, and each
+        // output gets a kernel of its own.
         let tables = usize::from(!self.params.tables.is_empty());
-        let need = columns.sum::<usize>() + tables + self.outputs + OTHER_BINDINGS;
+        let need =
+            tables + usize::from(!self.columns.is_empty()) + usize::from(self.outputs > 0) + OTHER_BINDINGS;
         let limit = usize::try_from(caps.max_storage_buffers).unwrap_or(usize::MAX);
         if need > limit {
             self.decline(Reason::BindingLimit { need, limit });

@@ -314,15 +314,19 @@ fn dynamic_filters_are_declined_even_while_they_are_true() {
 #[test]
 fn binding_limits_come_from_the_adapter() {
     let mut caps = DeviceCaps::for_tests();
-    caps.max_storage_buffers = 10;
+    caps.max_storage_buffers = 8;
     let with = |sql: &str| {
         let mut lowering = Lowering::new(schema());
-        let lowered = lowering.lower(&plan(sql));
+        let lowered = lowering.output(&plan(sql));
         lowering.finish(&caps, lowered)
     };
-    assert!(with("i64 > i32").is_ok());
-    let reasons = with("i64 > i32 AND u32 > 1").unwrap_err();
-    assert_eq!(reasons, [Reason::BindingLimit { need: 12, limit: 10 }]);
+    // However many columns: they are packed.
+    assert!(with("i64 > i32 AND u32 > 1 AND u64 < 5 OR day IS NULL").is_ok());
+    caps.max_storage_buffers = 7;
+    let mut lowering = Lowering::new(schema());
+    let lowered = lowering.output(&plan("i64 > i32"));
+    let reasons = lowering.finish(&caps, lowered).unwrap_err();
+    assert_eq!(reasons, [Reason::BindingLimit { need: 8, limit: 7 }]);
 }
 
 /// Singles at the edges: zeros, denormals, infinities, NaNs of both signs, and neighbours of the bounds below.

@@ -339,6 +339,7 @@ fn shaders_are_valid() {
                 },
                 nullable: bits == 50,
                 magnitude: crate::memory::MagnitudeBits(bits),
+                packed: false,
             };
             let shapes: Vec<ColumnShape> = args.iter().enumerate().map(shape).collect();
             let expr = call(function, &args, ty);

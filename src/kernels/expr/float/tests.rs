@@ -471,7 +471,7 @@ fn shaders_are_valid() {
     let caps = DeviceCaps::for_tests();
     let shape = |index, ty: ValueType, nullable| {
         let repr = if ty == Boolean { ColumnRepr::Bits } else { ColumnRepr::Arrow };
-        ColumnShape { index, ty, repr, nullable, magnitude: MagnitudeBits(128) }
+        ColumnShape { index, ty, repr, nullable, magnitude: MagnitudeBits(128), packed: false }
     };
     let check = |outputs: &[Arc<Expr>], shapes: &[ColumnShape], params: Vec<(ValueType, Scalar)>| {
         let program = Program { selection: None, params };
