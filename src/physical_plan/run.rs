@@ -22,6 +22,7 @@ use tokio::sync::OnceCell;
 
 use super::exec::GpuExec;
 use super::metrics::GpuMetrics;
+use super::op::{DeviceOp, OpKind};
 use super::query::Query;
 use super::retry::is_admitted;
 
@@ -73,6 +74,8 @@ pub(crate) struct RunContext {
     kept: AtomicUsize,
     /// Why strings are not looked up by dictionary, once that was decided.
     no_dictionaries: OnceCell<Option<FallbackReason>>,
+    /// Operators whose expressions share the node's kernels.
+    fused: Vec<Arc<dyn DeviceOp>>,
     pub(crate) metrics: GpuMetrics,
 }
 
@@ -116,6 +119,7 @@ impl RunContext {
             node = name
         );
         let task = Arc::clone(task);
+        let fused = fused(node);
         Arc::new(Self {
             node: name,
             options,
@@ -128,6 +132,7 @@ impl RunContext {
             replay: AtomicU8::new(UNDECIDED),
             kept: AtomicUsize::new(0),
             no_dictionaries: OnceCell::new(),
+            fused,
             metrics,
         })
     }
@@ -150,6 +155,7 @@ impl RunContext {
             replay: AtomicU8::new(UNDECIDED),
             kept: AtomicUsize::new(0),
             no_dictionaries: OnceCell::new(),
+            fused: vec![],
             metrics,
         })
     }
@@ -300,6 +306,7 @@ impl RunContext {
     /// # Errors
     /// [`GpuError::FallbackForbidden`] under `gpu.fallback = 'error'`; for a device failure, that failure.
     pub(crate) fn fall_back(&self, reason: &FallbackReason, scope: FallbackScope) -> Result<()> {
+        let reason = &self.explained(reason);
         self.metrics.fallback(reason.code());
         let first = self.query.fell_back(reason.code());
         self.observers.fell_back(FallbackEvent {
@@ -336,6 +343,37 @@ impl RunContext {
         }
         Ok(())
     }
+}
+
+impl RunContext {
+    /// The reason, for a shader that was refused with the expressions that it computes.
+    fn explained(&self, reason: &FallbackReason) -> FallbackReason {
+        let FallbackReason::Device(GpuError::ShaderRejected { kernel, message }) = reason else {
+            return reason.clone();
+        };
+        let details = self.fused.iter().map(|op| {
+            let details: Vec<_> =
+                op.details().iter().map(|(name, value)| format!("{name}={value:.400}")).collect();
+            format!("{}: {}", op.name(), details.join(", "))
+        });
+        let details: Vec<_> = details.collect();
+        let message = format!("{message}; it computes {}", details.join("; "));
+        GpuError::ShaderRejected { kernel: kernel.clone(), message }.into()
+    }
+}
+
+/// The node's operator, and those of the GPU nodes directly below it.
+fn fused(node: &GpuExec) -> Vec<Arc<dyn DeviceOp>> {
+    let mut ops = vec![Arc::clone(node.op())];
+    let mut children = node.children();
+    while let [child] = children[..]
+        && let Some(below) = child.downcast_ref::<GpuExec>()
+        && let OpKind::RowLocal(_) = below.op().kind()
+    {
+        ops.push(Arc::clone(below.op()));
+        children = below.children();
+    }
+    ops
 }
 
 /// The adapter that the session asks for.

@@ -118,6 +118,9 @@ async fn bad_shaders_are_rejected_and_the_device_lives_on() {
         let error = scope.context.compile(source.clone(), &scope.stats).await.unwrap_err();
         let GpuError::ShaderRejected { kernel, message } = error else { panic!("{error}") };
         assert!(kernel == source.name && !message.is_empty());
+        // Where the text is wrong, the message names the line and shows it.
+        let line = source.wgsl.contains("main( {").then_some(["wgsl:1:", "fn main( {"]);
+        assert!(line.into_iter().flatten().all(|part| message.contains(part)), "{message}");
     }
     device.faults().fail(Choke::Compile, 1);
     assert!(matches!(scope.context.pipeline(&shader(DOUBLE)), Err(GpuError::ShaderRejected { .. })));
