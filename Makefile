@@ -1,6 +1,7 @@
 # make quickstart   installs what is missing, builds the program, makes TPC-H data and runs queries on the CPU and on the GPU
 # make test         all checks and tests; what continuous integration runs
 # make validation   the tests once more, under the Vulkan validation layer
+# make supported    docs/supported.md from what the code answers
 # make conformance DATAFUSION_TESTING_DATA=DIR   DataFusion's own test files on the GPU, and docs/conformance.md from them
 
 SCALE ?= 0.1
@@ -22,7 +23,7 @@ ifndef XDG_RUNTIME_DIR
 export XDG_RUNTIME_DIR := $(CURDIR)/target/run
 endif
 
-.PHONY: help quickstart test setup lint-setup fmt lint spelling dependencies docs unit conformance validation
+.PHONY: help quickstart test setup lint-setup fmt lint spelling dependencies docs unit conformance validation supported
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -71,6 +72,9 @@ unit:
 	$(TARGET)/debug/datafusion-wgpu conformance --subset
 	for example in $(EXAMPLES); do $(CARGO) run $(ALL) --quiet --example $$example || exit; done
 	./scripts/quickstart.sh $(TARGET)/debug/datafusion-wgpu 0.01 $(TARGET)/tpch
+
+supported:
+	WRITE_SUPPORTED=1 $(CARGO) test $(ALL) --lib supported_md_is_current
 
 conformance: setup
 	$(CARGO) run $(ALL) --quiet --bin datafusion-wgpu -- conformance --tpch $(PASSES) --report docs/conformance.md

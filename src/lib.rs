@@ -21,6 +21,8 @@ pub mod config;
 pub mod error;
 pub mod functions;
 pub mod kernels;
+#[cfg(test)]
+mod matrix;
 pub mod memory;
 pub mod observe;
 pub mod optimizer;

@@ -11,9 +11,11 @@ use crate::kernels::program::Segment;
 use crate::kernels::select::array_of;
 use crate::memory::{LaunchScope, ShaderSource, upload};
 
+mod each;
 mod guarded;
 
-pub(crate) use guarded::{CHECKS, device, scope, with_checks};
+pub(crate) use each::{EachPlan, Verdict, each};
+pub(crate) use guarded::{CHECKS, GuardedScope, device, scope, with_checks};
 
 use ValueType::*;
 

@@ -53,6 +53,13 @@ const LAYERS: &[Layer] = &[
         without: &["wgpu", "naga"],
         without_words: &["@compute"],
     },
+    // Tests of all layers together.
+    Layer {
+        module: "matrix",
+        uses: &["config", "kernels", "memory", "optimizer", "physical_plan", "session"],
+        without: &["wgpu", "naga"],
+        without_words: &[],
+    },
 ];
 
 type TestResult = Result<(), Box<dyn Error>>;
