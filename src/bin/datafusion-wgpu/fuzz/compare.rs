@@ -8,8 +8,8 @@ use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 
-use datafusion::arrow::array::RecordBatch;
-use datafusion::arrow::datatypes::{Field, SchemaRef};
+use datafusion::arrow::array::{AsArray, RecordBatch};
+use datafusion::arrow::datatypes::{DataType, Field, Float32Type, Float64Type, SchemaRef};
 use datafusion::error::Result;
 
 use super::ast::{Query, Target, Tier};
@@ -101,6 +101,16 @@ impl Answer {
     fn project(&self, columns: &[usize]) -> Result<Self> {
         let batches = self.batches.iter().map(|batch| batch.project(columns)).collect::<Result<_, _>>()?;
         Ok(Answer { schema: Arc::new(self.schema.project(columns)?), batches })
+    }
+
+    /// Whether a float among them is NaN.
+    pub fn has_nan(&self) -> bool {
+        let columns = self.batches.iter().flat_map(RecordBatch::columns);
+        columns.into_iter().any(|column| match column.data_type() {
+            DataType::Float32 => column.as_primitive::<Float32Type>().iter().flatten().any(f32::is_nan),
+            DataType::Float64 => column.as_primitive::<Float64Type>().iter().flatten().any(f64::is_nan),
+            _ => false,
+        })
     }
 
     /// How many rows there are.

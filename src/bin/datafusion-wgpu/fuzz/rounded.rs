@@ -165,12 +165,16 @@ impl Near {
         if !promised {
             return Some(Near::of_squares(rounding, values, sum / count));
         }
+        // What was scaled down may have vanished.
+        let whole: f64 = values.iter().map(|value| value.abs()).sum();
+        let one = if whole.is_finite() { whole * 2f64.powi(-52) } else { scaled * 2f64.powi(12) };
+        let one = one + f64::from_bits(1);
         let (exact, distance) = match rounding {
             Rounding::Average => {
                 let average = sum / count;
-                (average, scaled * 2f64.powi(12) + average.abs() * 2f64.powi(-52) + f64::from_bits(1))
+                (average, one + average.abs() * 2f64.powi(-52))
             }
-            _ => (sum, scaled * count * 2f64.powi(12)),
+            _ => (sum, one * count),
         };
         Some(Near { exact, distance, overflows, promised })
     }

@@ -178,6 +178,17 @@ impl Emitter<'_> {
         self.name(&format!("{} * {}li", sign_extended(&first), per_day(e.ty)))
     }
 
+    /// Hides from the driver's compiler how small a value is: NVIDIA's (580.159) gave the minute itself as the second of the day
+    /// `minute * 86400000 ms`, which it gives right for values of unknown size. The first word of the arguments is all ones.
+    pub(super) fn unbounded(&mut self, node: &mut Node) {
+        let text = match node.class {
+            Class::I32 => format!("{} ^ bitcast<i32>(~args[0])", node.value),
+            Class::I64 => format!("{} ^ bitcast<i64>(u64(~args[0]))", node.value),
+            _ => return,
+        };
+        node.value = self.name(&text);
+    }
+
     pub(super) fn temporal_part(&mut self, e: &Node, part: Part, node: &mut Node) {
         match e.ty {
             ValueType::Duration(_) => self.duration_part(e, part, node),
