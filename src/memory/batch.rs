@@ -93,7 +93,7 @@ impl SourceBatch {
     /// are not NULL.
     ///
     /// # Errors
-    /// Those of [`super::upload`]; columns uploaded before stay.
+    /// Those of [`super::upload()`]; columns uploaded before stay.
     pub async fn device_columns(
         &self,
         scope: &LaunchScope,
@@ -348,7 +348,7 @@ impl GpuBatch {
     /// Uploads `tables`, which were computed before.
     ///
     /// # Errors
-    /// [`GpuError::Internal`] for a table that was not, and those of [`super::upload`].
+    /// [`GpuError::Internal`] for a table that was not, and those of [`super::upload()`].
     pub async fn device_tables(
         &self,
         scope: &LaunchScope,

@@ -6,7 +6,7 @@
 //! NaN: which bits come out of an operation is the processor's choice, and DataFusion has no other rule. An operand that
 //! is NaN comes out quiet, with its sign and payload; of two, x86 takes the first as the compiler placed them, so that
 //! two different ones are a fault and the CPU decides. An invalid operation (`inf - inf`, `0 * inf`, `0 / 0`) makes the
-//! processor's own NaN, [`INVALID_NAN`]. On processors not known here every NaN that comes out is a fault.
+//! processor's own NaN, `INVALID_NAN`. On processors not known here every NaN that comes out is a fault.
 
 #[cfg(test)]
 mod tests;

@@ -127,7 +127,7 @@ async fn batches_with_different_dictionaries_share_codes() {
 }
 
 #[tokio::test]
-async fn more_values_than_a_dictionarys_keys_can_tell_apart() {
+async fn more_values_than_the_keys_of_a_dictionary_can_tell_apart() {
     // Each batch has few values, all batches together more than 127.
     let batch = |first: usize| {
         let words: Vec<String> = (first..first + 100).map(|k| format!("w{k}")).collect();
