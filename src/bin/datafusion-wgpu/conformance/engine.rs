@@ -62,6 +62,8 @@ struct Gpu {
 /// Queries with GPU nodes.
 #[derive(Default)]
 struct Queries {
+    /// Names that the session had so far.
+    sessions: Mutex<BTreeSet<String>>,
     known: Mutex<Known>,
     changed: Notify,
 }
@@ -112,9 +114,9 @@ impl Engine {
         let options = forced_options(&setup.settings, file)?;
         ctx.state_ref().write().config_mut().options_mut().extensions.insert(options);
         let queries = Arc::<Queries>::default();
-        let (hook, session) = (Arc::clone(&queries), ctx.session_id());
+        let hook = Arc::clone(&queries);
         let subscription = shared_runtime().on_query(move |stats| {
-            if stats.session_id == session {
+            if hook.sessions.lock().contains(&stats.session_id) {
                 hook.ended(stats);
                 hook.changed.notify_one();
             }
@@ -186,6 +188,10 @@ impl Engine {
 
     /// Runs `sql` in a task of its own, so that a panic or a hang ends there; tells of those.
     async fn guarded(&self, ctx: SessionContext, sql: &str) -> (Option<String>, Answer<DFOutput>) {
+        if let Some(gpu) = &self.shared.gpu {
+            // SET datafusion.runtime.* gives the session another name.
+            gpu.queries.sessions.lock().insert(ctx.state().session_id().to_owned());
+        }
         let (entry, late) = self.shared.watch.start(&self.shared.file, sql);
         let mut task = SpawnedTask::spawn(query(ctx, sql.to_owned(), self.shared.spark, entry));
         let incident = tokio::select! {
