@@ -7,7 +7,7 @@ use datafusion::logical_expr::Operator;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::{BinaryExpr, NegativeExpr};
 
-use crate::kernels::expr::{ArithOp, DecimalFn, Expr, ValueType};
+use crate::kernels::expr::{ArithOp, DecimalFn, Expr, Function, ValueType};
 use crate::optimizer::types::{integer_bits, is_float, is_integer};
 
 use super::{Lowered, Lowering};
@@ -58,7 +58,7 @@ impl Lowering {
             ty if is_float(ty) => Ok(Arc::new(Expr::Negate(arg))),
             ValueType::Decimal { .. } => Ok(Arc::new(Expr::Negate(arg))),
             ty @ (ValueType::Decimal32 { .. } | ValueType::Decimal64 { .. }) => {
-                self.decimal_call(expr, DecimalFn::Negate, vec![arg], ty)
+                self.call(expr, Function::Decimal(DecimalFn::Negate), vec![arg], ty)
             }
             ty if integer_bits(ty).is_some_and(|(_, signed)| signed) => Ok(Arc::new(Expr::Negate(arg))),
             ty => Err(self.unsupported(expr, &format!("unary minus on {ty:?}"))),

@@ -13,7 +13,7 @@ use datafusion::functions::math::iszero::IsZeroFunc;
 use datafusion::functions::math::nans::IsNanFunc;
 use datafusion::functions::math::round::RoundFunc;
 use datafusion::functions::math::trunc::TruncFunc;
-use datafusion::logical_expr::{Operator, ScalarUDFImpl};
+use datafusion::logical_expr::Operator;
 use datafusion::physical_expr::expressions::BinaryExpr;
 use datafusion::physical_expr::{PhysicalExpr, ScalarFunctionExpr};
 
@@ -22,6 +22,7 @@ use crate::kernels::expr::{ArithOp, CompareOp, DecimalFn, Expr, Function, ValueT
 use crate::optimizer::types::{is_float, is_integer};
 
 use super::cast::Conversion;
+use super::function::is;
 use super::{Lowered, Lowering, constant};
 
 impl Lowering {
@@ -37,7 +38,7 @@ impl Lowering {
             (Some(_), None) if is_float(cast.to) => DecimalFn::ToFloat,
             _ => return None,
         };
-        Some(self.decimal_call(cast.expr, function, vec![Arc::clone(&cast.operand)], cast.to))
+        Some(self.call(cast.expr, Function::Decimal(function), vec![Arc::clone(&cast.operand)], cast.to))
     }
 
     /// `/` and `%` of decimals, and `+ - *` of Arrow's narrower ones.
@@ -62,7 +63,7 @@ impl Lowering {
             Ok(sides) => sides,
             Err(declined) => return Some(Err(declined)),
         };
-        Some(self.decimal_call(expr, function, vec![left, right], ty))
+        Some(self.call(expr, Function::Decimal(function), vec![left, right], ty))
     }
 
     /// `abs`, `floor`, `ceil`, `round`, `trunc`, `iszero` and `isnan` of decimals.
@@ -130,7 +131,7 @@ impl Lowering {
                 return Ok(Arc::new(Expr::Compare { op: CompareOp::NotEq, left: value, right }));
             }
         };
-        self.decimal_call(expr, called, vec![value], ty)
+        self.call(expr, Function::Decimal(called), vec![value], ty)
     }
 
     /// The constant second argument, 0 when there is none, or `Some(None)` for NULL. Places beyond 100 round as 100 do.
@@ -144,21 +145,6 @@ impl Lowering {
             _ => None,
         }
     }
-
-    /// A call of the family, if the kernels have it.
-    pub(super) fn decimal_call(
-        &mut self,
-        expr: &Arc<dyn PhysicalExpr>,
-        function: DecimalFn,
-        args: Vec<Arc<Expr>>,
-        ty: ValueType,
-    ) -> Lowered {
-        let types: Vec<ValueType> = args.iter().map(|arg| arg.value_type()).collect();
-        match function.check(&types, ty) {
-            Ok(()) => Ok(Arc::new(Expr::Call { function: Function::Decimal(function), args, ty })),
-            Err(why) => Err(self.unsupported(expr, &why)),
-        }
-    }
 }
 
 /// What a function of DataFusion becomes.
@@ -168,9 +154,4 @@ enum Known {
     Places(fn(i32) -> DecimalFn),
     IsZero,
     IsNan,
-}
-
-/// Whether the function is DataFusion's own of this type.
-fn is<T: ScalarUDFImpl>(function: &ScalarFunctionExpr) -> bool {
-    function.fun().inner().is::<T>()
 }

@@ -13,7 +13,7 @@ use datafusion::functions::math::nanvl::NanvlFunc;
 use datafusion::functions::math::round::RoundFunc;
 use datafusion::functions::math::signum::SignumFunc;
 use datafusion::functions::math::trunc::TruncFunc;
-use datafusion::logical_expr::{Operator, ScalarUDFImpl};
+use datafusion::logical_expr::Operator;
 use datafusion::physical_expr::expressions::BinaryExpr;
 use datafusion::physical_expr::{PhysicalExpr, ScalarFunctionExpr};
 
@@ -23,6 +23,7 @@ use crate::optimizer::reason::{Reason, shorten};
 use crate::optimizer::types::{is_float, is_integer};
 
 use super::cast::Conversion;
+use super::function::is;
 use super::{Declined, Lowered, Lowering, constant};
 
 /// Functions whose last digits differ from one implementation to the next.
@@ -174,9 +175,4 @@ impl Lowering {
         };
         if usable { Ok(factor) } else { Err(self.unsupported(expr, "so many decimal places")) }
     }
-}
-
-/// Whether the function is DataFusion's own of this type.
-fn is<T: ScalarUDFImpl>(function: &ScalarFunctionExpr) -> bool {
-    function.fun().inner().is::<T>()
 }

@@ -3,7 +3,10 @@
 
 use std::sync::Arc;
 
+use datafusion::logical_expr::ScalarUDFImpl;
 use datafusion::physical_expr::{PhysicalExpr, ScalarFunctionExpr};
+
+use crate::kernels::expr::{Expr, Function, ValueType};
 
 use super::{Lowered, Lowering, temporal};
 
@@ -28,4 +31,23 @@ impl Lowering {
         let why = format!("the function {} has no GPU counterpart", function.name());
         Err(self.unsupported(expr, &why))
     }
+    /// A call of a function, if the kernels have it for these types.
+    pub(super) fn call(
+        &mut self,
+        expr: &Arc<dyn PhysicalExpr>,
+        function: Function,
+        args: Vec<Arc<Expr>>,
+        ty: ValueType,
+    ) -> Lowered {
+        let types: Vec<ValueType> = args.iter().map(|arg| arg.value_type()).collect();
+        match function.check(&types, ty) {
+            Ok(()) => Ok(Arc::new(Expr::Call { function, args, ty })),
+            Err(why) => Err(self.unsupported(expr, &why)),
+        }
+    }
+}
+
+/// Whether the function is DataFusion's own of this type.
+pub(super) fn is<T: ScalarUDFImpl>(function: &ScalarFunctionExpr) -> bool {
+    function.fun().inner().is::<T>()
 }

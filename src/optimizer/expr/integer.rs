@@ -54,7 +54,7 @@ impl Lowering {
         let data_type = self.arrow_type(expr)?;
         let ty = self.device_type(expr, &data_type)?;
         let (left, right) = self.sides(binary)?;
-        self.call(expr, function, vec![left, right], ty)
+        self.call(expr, Function::Integer(function), vec![left, right], ty)
     }
 
     /// ABS of integers, and what is planned as functions of any type.
@@ -84,7 +84,7 @@ impl Lowering {
         let ty = operand.value_type();
         match integer_bits(ty) {
             Some((_, false)) => Ok(operand),
-            _ => self.call(expr, IntegerFn::Abs, vec![operand], ty),
+            _ => self.call(expr, Function::Integer(IntegerFn::Abs), vec![operand], ty),
         }
     }
 
@@ -101,7 +101,7 @@ impl Lowering {
         let mut args = args.into_iter().collect::<Result<Vec<_>, _>>()?;
         match args.len() {
             1 => args.pop().ok_or(super::Declined),
-            _ => self.call(expr, which, args, ty),
+            _ => self.call(expr, Function::Integer(which), args, ty),
         }
     }
 
@@ -128,20 +128,6 @@ impl Lowering {
             return None;
         }
         let function = IntegerFn::Convert { safe: cast.safe };
-        Some(self.call(cast.expr, function, vec![Arc::clone(&cast.operand)], cast.to))
-    }
-
-    fn call(
-        &mut self,
-        expr: &Arc<dyn PhysicalExpr>,
-        function: IntegerFn,
-        args: Vec<Arc<Expr>>,
-        ty: ValueType,
-    ) -> Lowered {
-        let types: Vec<ValueType> = args.iter().map(|arg| arg.value_type()).collect();
-        match function.check(&types, ty) {
-            Ok(()) => Ok(Arc::new(Expr::Call { function: Function::Integer(function), args, ty })),
-            Err(why) => Err(self.unsupported(expr, &why)),
-        }
+        Some(self.call(cast.expr, Function::Integer(function), vec![Arc::clone(&cast.operand)], cast.to))
     }
 }
