@@ -1,0 +1,142 @@
+//! AggregateExec without GROUP BY.
+
+mod call;
+
+use std::sync::Arc;
+
+use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
+use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
+use datafusion::physical_plan::coop::CooperativeExec;
+
+use crate::config::Exchanges;
+use crate::kernels::reduce::{AggregateKind, AggregateSpec};
+use crate::optimizer::expr::Lowering;
+use crate::optimizer::reason::{Reason, shorten};
+use crate::optimizer::registry::{Proposal, RuleContext};
+use crate::physical_plan::aggregate::AggregateOp;
+use crate::physical_plan::params::ParamTable;
+
+use call::Call;
+
+/// The GPU aggregate for `exec`, or every reason against it.
+///
+/// A final step is replaced together with the partial step below it; with `gpu.exchanges = 'keep'` it stays on the CPU
+/// and the partial step is replaced alone, if its state is exact.
+pub(crate) fn check(exec: &AggregateExec, context: &RuleContext<'_>) -> Result<Proposal, Vec<Reason>> {
+    match exec.mode() {
+        AggregateMode::Single | AggregateMode::SinglePartitioned => {
+            let (aggregates, params) = lower(exec, context)?;
+            propose(exec, None, 1, aggregates, params)
+        }
+        AggregateMode::Partial => {
+            let (aggregates, params) = lower(exec, context)?;
+            let rounded = rounded_states(exec, &aggregates);
+            if rounded.is_empty() { propose(exec, None, 1, aggregates, params) } else { Err(rounded) }
+        }
+        AggregateMode::Final | AggregateMode::FinalPartitioned => {
+            check_shape(exec)?;
+            if context.options.exchanges == Exchanges::Keep {
+                return Err(vec![Reason::ExchangesKept]);
+            }
+            let (partial, nodes) = partial_below(exec)?;
+            let (aggregates, params) = lower(partial, context)?;
+            propose(partial, Some(exec), nodes, aggregates, params)
+        }
+        AggregateMode::PartialReduce => Err(vec![Reason::UnsupportedOperator {
+            operator: format!("AggregateExec in mode {:?}", exec.mode()),
+        }]),
+    }
+}
+
+fn propose(
+    exec: &AggregateExec,
+    final_exec: Option<&AggregateExec>,
+    nodes: usize,
+    aggregates: Vec<AggregateSpec>,
+    params: ParamTable,
+) -> Result<Proposal, Vec<Reason>> {
+    let op = AggregateOp::try_new(exec, final_exec, aggregates, params)
+        .map_err(|error| vec![Reason::ConversionFailed { message: error.to_string() }])?;
+    Ok(Proposal::breaker(Arc::new(op), nodes))
+}
+
+/// The partial step below a final one, and how many nodes there are from the final to the partial step.
+fn partial_below(exec: &AggregateExec) -> Result<(&AggregateExec, usize), Vec<Reason>> {
+    let mut plan: &Arc<dyn ExecutionPlan> = exec.input();
+    let mut nodes = 2;
+    loop {
+        if let Some(partial) = plan.downcast_ref::<AggregateExec>() {
+            let matches = *partial.mode() == AggregateMode::Partial && same_functions(exec, partial);
+            return if matches { Ok((partial, nodes)) } else { Err(vec![Reason::FinalWithoutPartial]) };
+        }
+        plan = if let Some(coalesce) = plan.downcast_ref::<CoalescePartitionsExec>() {
+            if coalesce.fetch().is_some() {
+                return Err(vec![Reason::Fetch { operator: coalesce.name().to_string() }]);
+            }
+            coalesce.input()
+        } else if let Some(cooperative) = plan.downcast_ref::<CooperativeExec>() {
+            cooperative.input()
+        } else {
+            return Err(vec![Reason::FinalWithoutPartial]);
+        };
+        nodes += 1;
+    }
+}
+
+fn same_functions(a: &AggregateExec, b: &AggregateExec) -> bool {
+    a.aggr_expr().len() == b.aggr_expr().len()
+        && a.aggr_expr().iter().zip(b.aggr_expr()).all(|(a, b)| a.fun() == b.fun() && a.field() == b.field())
+}
+
+/// What holds for every mode: no groups, no limit, at least one aggregate.
+fn check_shape(exec: &AggregateExec) -> Result<(), Vec<Reason>> {
+    if !exec.group_expr().is_true_no_grouping() {
+        return Err(vec![Reason::Grouping]);
+    }
+    if exec.limit_options().is_some() || exec.fetch().is_some() {
+        return Err(vec![Reason::Fetch { operator: exec.name().to_string() }]);
+    }
+    if exec.aggr_expr().is_empty() {
+        return Err(vec![Reason::unsupported_aggregate(&exec.name(), "it has no aggregate functions")]);
+    }
+    Ok(())
+}
+
+/// Lowers the aggregates of a node that reads raw rows.
+fn lower(
+    exec: &AggregateExec,
+    context: &RuleContext<'_>,
+) -> Result<(Vec<AggregateSpec>, ParamTable), Vec<Reason>> {
+    check_shape(exec)?;
+    let schema = exec.input().schema();
+    let mut lowering = Lowering::new(Arc::clone(&schema));
+    let specs: Vec<_> = exec
+        .aggr_expr()
+        .iter()
+        .zip(exec.filter_expr())
+        .map(|(aggregate, filter)| {
+            let call = Call { aggregate, name: name(aggregate), schema: &schema };
+            // Both parts, so that every reason is found.
+            let filter = filter.as_ref().map(|filter| lowering.boolean(filter)).transpose();
+            let spec = call.lower(&mut lowering);
+            spec.and_then(|spec| Ok(spec.filtered_by(filter?)))
+        })
+        .collect();
+    let specs = specs.into_iter().map(|spec| spec.map(|spec| spec.0)).collect::<Result<Vec<_>, _>>();
+    lowering.finish(context.caps, specs)
+}
+
+/// Aggregates whose state would be rounded in every partition.
+fn rounded_states(exec: &AggregateExec, aggregates: &[AggregateSpec]) -> Vec<Reason> {
+    let named = exec.aggr_expr().iter().zip(aggregates);
+    named
+        .filter(|(_, spec)| spec.kind == AggregateKind::SumAsFloat64)
+        .map(|(aggregate, _)| Reason::RoundedState { aggregate: shorten(&name(aggregate)) })
+        .collect()
+}
+
+fn name(aggregate: &AggregateFunctionExpr) -> &str {
+    aggregate.human_display().unwrap_or_else(|| aggregate.name())
+}
