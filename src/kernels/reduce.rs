@@ -12,6 +12,7 @@ use tracing::Instrument;
 use crate::error::{GpuError, GpuResult};
 use crate::memory::{BufferSlice, DeviceCaps, LaunchScope, ShaderSource, download_timed};
 
+use super::exact::ExactSum;
 use super::expr::widths::is_unsigned;
 use super::expr::{Expr, ValueType};
 use super::launch::{Grid, allocate, argument_slices, bind, check_bindings, dispatch, pack, plan_grid};
@@ -19,7 +20,7 @@ use super::program::{ColumnShape, Program, Segment, check_tables, column_shapes,
 use super::shader::{WORKGROUP, argument_block, column_bindings, fitted};
 use plan::Plan;
 
-/// Aggregate functions that are exact in integers.
+/// Aggregate functions, all of them exact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AggregateKind {
     /// `count(*)`: rows that pass selection and filter.
@@ -32,6 +33,8 @@ pub enum AggregateKind {
     SumDecimal,
     /// Exact sum of the integers after each was rounded to a double: the numerator of `avg(CAST(x AS DOUBLE))`.
     SumAsFloat64,
+    /// Exact sum of Float32 or Float64, of any magnitude, NaN and infinities included.
+    SumFloat,
     /// Minimum (integers, dates, booleans, decimals; floats in total order).
     Min,
     /// Maximum, likewise.
@@ -56,12 +59,21 @@ pub struct AggregateState {
     pub count: u64,
     /// Sum, or minimum/maximum in the canonical encoding of a scalar; meaningful when `count > 0`.
     pub value: i128,
+    /// Sum of floats.
+    pub exact: ExactSum,
+}
+
+impl AggregateState {
+    /// A state without a sum of floats.
+    pub fn new(count: u64, value: i128) -> Self {
+        AggregateState { count, value, exact: ExactSum::new() }
+    }
 }
 
 impl AggregateKind {
     /// State of no rows.
     pub fn init(&self) -> AggregateState {
-        AggregateState { count: 0, value: 0 }
+        AggregateState::new(0, 0)
     }
 
     /// Adds the rows of `from` to `into`; `ty` is the argument's type.
@@ -71,12 +83,15 @@ impl AggregateKind {
         }
         into.value = if into.count == 0 { from.value } else { self.join(ty, into.value, from.value) };
         into.count += from.count;
+        if *self == AggregateKind::SumFloat {
+            into.exact.merge(&from.exact);
+        }
     }
 
     /// The value of two non-empty states together.
     fn join(&self, ty: ValueType, a: i128, b: i128) -> i128 {
         match self {
-            AggregateKind::CountRows | AggregateKind::Count => 0,
+            AggregateKind::CountRows | AggregateKind::Count | AggregateKind::SumFloat => 0,
             AggregateKind::SumInt => wrap64(ty, a.wrapping_add(b)),
             AggregateKind::SumDecimal | AggregateKind::SumAsFloat64 => a.wrapping_add(b),
             AggregateKind::Min if order_key(ty, b) < order_key(ty, a) => b,
@@ -232,7 +247,7 @@ impl Plan {
                 },
                 _ => 0,
             };
-            AggregateState { count, value }
+            AggregateState::new(count, value)
         });
         ReduceResult { states: states.collect(), fault: self.fault.is_some_and(|at| total(at) != 0) }
     }

@@ -180,6 +180,7 @@ impl Builder<'_> {
                 }
                 Some(self.rounded_sum(arg, counted))
             }
+            AggregateKind::SumFloat => return Err(unfit()),
             AggregateKind::Min | AggregateKind::Max => {
                 let (text, class) = match arg.ty {
                     ValueType::Float16 | ValueType::Float32 => (self.emitter.key(arg, false), Class::I32),

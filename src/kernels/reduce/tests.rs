@@ -299,7 +299,7 @@ async fn faults_count_where_the_value_is_used() {
         assert_eq!(device[0].fault, *fault, "case {number}");
         assert_same(&device, &twin_answer(&program, &specs, &data), &format!("case {number}"));
         if !fault {
-            assert_eq!(device[0].states[0], AggregateState { count: 2, value: 5 }, "case {number}");
+            assert_eq!(device[0].states[0], AggregateState::new(2, 5), "case {number}");
         }
     }
 }
@@ -335,7 +335,7 @@ async fn sums_at_the_edges_of_their_widths() {
         let specs = [agg(AggregateKind::SumDecimal, col(0, ty))];
         let device = device_answer(&scope, &program, &specs, &data).await;
         let sum = top * (rows as i128 - 2 * (rows as i128 / 1000));
-        assert_eq!(device[0].states, [AggregateState { count: rows as u64, value: sum }], "{bits} bits");
+        assert_eq!(device[0].states, [AggregateState::new(rows as u64, sum)], "{bits} bits");
     }
 }
 
@@ -413,7 +413,7 @@ fn unsupported_work_is_an_error() {
 
 #[test]
 fn states_merge_in_the_types_order() {
-    let state = |value: i128| AggregateState { count: 1, value };
+    let state = |value: i128| AggregateState::new(1, value);
     let merged = |kind: AggregateKind, ty: ValueType, values: &[i128]| {
         let mut into = kind.init();
         for &v in values {

@@ -66,12 +66,20 @@ fn reduce_row(
 fn update(kind: AggregateKind, ty: ValueType, state: &mut AggregateState, value: i128) {
     let value = match kind {
         AggregateKind::CountRows | AggregateKind::Count => 0,
+        AggregateKind::SumFloat => {
+            state.count += 1;
+            match ty {
+                ValueType::Float32 => state.exact.add_f32(f32::from_bits(value as u32)),
+                _ => state.exact.add_f64(f64::from_bits(value as u64)),
+            }
+            return;
+        }
         AggregateKind::SumInt => wrap64(ty, value),
         // Casts of integers to floats round to nearest, ties to even; the result is an integer below 2^65.
         AggregateKind::SumAsFloat64 => value as f64 as i128,
         AggregateKind::SumDecimal | AggregateKind::Min | AggregateKind::Max => value,
     };
-    kind.merge(ty, state, &AggregateState { count: 1, value });
+    kind.merge(ty, state, &AggregateState::new(1, value));
 }
 
 /// Adds an array of argument values to a state: `ty` is the argument's type, `filter` counts where true.
