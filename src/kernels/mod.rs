@@ -2,6 +2,7 @@
 
 pub mod exact;
 pub mod expr;
+pub mod group_by;
 mod launch;
 pub(crate) mod native;
 pub mod program;
@@ -14,6 +15,7 @@ pub mod table;
 pub(crate) mod testkit;
 
 pub use exact::ExactSum;
+pub use group_by::{GroupBy, GroupHint, GroupKey, GroupResult, group_by};
 pub use program::{ColumnShape, Program, Segment};
 pub use reduce::{AggregateKind, AggregateSpec, AggregateState, ReduceResult, reduce};
 pub use select::{SelectResult, select};

@@ -27,12 +27,10 @@ use super::launch::{Grid, argument_slices, bind, bind_slices, check_bindings, di
 use super::program::{ColumnShape, Program, Segment, check_tables, column_shapes, columns_of, tables_of};
 use super::shader::{argument_block, argument_words, fitted};
 use buffers::{Known, Placed, Work, region_words};
-use plan::{
-    GATHER_COST, GatherPlan, MaskPlan, SCAN_BLOCK, SCAN_COST, TILE, TILE_WORDS, bindings_of, gather_plans,
-    mask_bindings, scan_shader,
-};
+use plan::{GATHER_COST, GatherPlan, MaskPlan, TILE, TILE_WORDS, bindings_of, gather_plans, mask_bindings};
+pub(crate) use plan::{SCAN_BLOCK, SCAN_COST, scan_shader};
 
-pub(crate) use arrays::array_of;
+pub(crate) use arrays::{array_of, from_device};
 
 /// Output bytes up to which capacity-sized outputs are read back at once instead of waiting for the row counts.
 const ONE_WAIT_BYTES: u64 = 4 << 20;
@@ -445,7 +443,7 @@ impl<'a> Select<'a> {
                 let nulls = valid.map(NullBuffer::new).filter(|nulls| nulls.null_count() > 0);
                 let array = match output.value_region {
                     Some(at) => arrays::booleans(region(at)?, nulls),
-                    None => arrays::from_device(output.ty, output.class, &next()?, selected, nulls)?,
+                    None => from_device(output.ty, output.class, &next()?, selected, nulls)?,
                 };
                 if let Some(slot) = arrays.get_mut(output.index) {
                     *slot = Some(array);

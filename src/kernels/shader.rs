@@ -6,6 +6,7 @@
 //! validity of columns without nulls), 1..8 are the kernel's own (1 = rows), then one index mask for each nullable
 //! column (0 makes every read hit word 0), then the parameters.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use crate::error::GpuResult;
@@ -222,17 +223,33 @@ pub(crate) fn argument_block(
 /// How a row's elements come into the row function.
 pub(crate) struct Loads<'a> {
     columns: &'a [ColumnShape],
+    /// Source columns that are loaded; all without.
+    only: Option<&'a BTreeSet<usize>>,
 }
 
 impl<'a> Loads<'a> {
     pub fn new(columns: &'a [ColumnShape]) -> Self {
-        Loads { columns }
+        Loads { columns, only: None }
+    }
+
+    /// Loads of some of a kernel's columns.
+    pub fn of(columns: &'a [ColumnShape], only: &'a BTreeSet<usize>) -> Self {
+        Loads { columns, only: Some(only) }
+    }
+
+    fn loads(&self, shape: &ColumnShape) -> bool {
+        self.only.is_none_or(|only| only.contains(&shape.index))
+    }
+
+    /// The columns that are loaded, with their numbers.
+    fn numbered(&self) -> impl Iterator<Item = (usize, &'a ColumnShape)> {
+        self.columns.iter().enumerate().filter(|(_, shape)| self.loads(shape))
     }
 
     /// Parameters of the row function after its first ones, each with a leading comma.
     pub fn parameters(&self) -> GpuResult<String> {
         let mut text = String::new();
-        for (at, shape) in self.columns.iter().enumerate() {
+        for (at, shape) in self.numbered() {
             let _ = write!(text, ", r{at}: {}", element(shape)?);
             if shape.nullable {
                 let _ = write!(text, ", v{at}: u32");
@@ -244,7 +261,7 @@ impl<'a> Loads<'a> {
     /// Statements that load the elements of row `index` into names ending in `suffix`.
     pub fn statements(&self, index: &str, suffix: &str, indent: &str) -> String {
         let mut text = String::new();
-        for (at, shape) in self.columns.iter().enumerate() {
+        for (at, shape) in self.numbered() {
             if shape.packed {
                 let value = packed_element(shape, at, &fetch_index(shape, index));
                 let _ = writeln!(text, "{indent}let r{at}{suffix} = {value};");
@@ -268,7 +285,7 @@ impl<'a> Loads<'a> {
     /// Arguments for [`Loads::parameters`], each with a leading comma.
     pub fn arguments(&self, suffix: &str) -> String {
         let mut text = String::new();
-        for (at, shape) in self.columns.iter().enumerate() {
+        for (at, shape) in self.numbered() {
             let _ = write!(text, ", r{at}{suffix}");
             if shape.nullable {
                 let _ = write!(text, ", v{at}{suffix}");
@@ -281,10 +298,12 @@ impl<'a> Loads<'a> {
     pub fn masks(&self) -> String {
         let mut text = String::new();
         let nullable = self.columns.iter().enumerate().filter(|(_, shape)| shape.nullable);
-        for (word, (at, _)) in nullable.enumerate() {
-            let _ = writeln!(text, "    let x{at} = args[{}];", MASKS_AT + word);
+        for (word, (at, shape)) in nullable.enumerate() {
+            if self.loads(shape) {
+                let _ = writeln!(text, "    let x{at} = args[{}];", MASKS_AT + word);
+            }
         }
-        for (at, shape) in self.columns.iter().enumerate().filter(|(_, shape)| shape.packed) {
+        for (at, shape) in self.numbered().filter(|(_, shape)| shape.packed) {
             let word = places_at(self.columns) + 2 * at;
             let _ = writeln!(text, "    let q{at} = args[{word}];");
             if shape.nullable {

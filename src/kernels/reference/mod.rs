@@ -4,6 +4,7 @@
 pub mod decimal;
 pub mod expr;
 pub mod float;
+pub mod group_by;
 pub mod integer;
 pub mod reduce;
 pub mod select;
@@ -12,5 +13,6 @@ pub mod temporal;
 mod tests;
 
 pub use expr::{Fault, eval};
+pub use group_by::group_by;
 pub use reduce::{reduce, update_from_array};
 pub use select::select;

@@ -26,7 +26,7 @@ pub fn reduce(
     ReduceResult { states, fault }
 }
 
-fn reduce_row(
+pub(super) fn reduce_row(
     program: &Program,
     aggregates: &[AggregateSpec],
     columns: &[ArrayRef],

@@ -20,7 +20,7 @@ pub(super) fn bits(bytes: Vec<u8>, len: usize) -> GpuResult<BooleanBuffer> {
 }
 
 /// An array of `len` values that a kernel wrote in a register class; narrow types and decimals come from wider words.
-pub(super) fn from_device(
+pub(crate) fn from_device(
     ty: ValueType,
     class: Class,
     bytes: &[u8],

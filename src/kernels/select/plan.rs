@@ -19,18 +19,18 @@ pub(super) const TILE: u32 = 1024;
 /// Mask words of a tile.
 pub(super) const TILE_WORDS: u32 = TILE / 32;
 /// Tiles whose counts one workgroup of the scan takes.
-pub(super) const SCAN_BLOCK: u32 = 2048;
+pub(crate) const SCAN_BLOCK: u32 = 2048;
 /// Loop iterations a tile costs an invocation of the gathering kernel.
 pub(super) const GATHER_COST: u32 = 6;
 /// Loop iterations a block costs an invocation of the scan.
-pub(super) const SCAN_COST: u32 = 10;
+pub(crate) const SCAN_COST: u32 = 10;
 /// Bit regions (validity, boolean values) of one gathering kernel, for workgroup memory's sake: 33 words each.
 const MAX_REGIONS: usize = 32;
 /// Outputs of one gathering kernel.
 const MAX_OUTPUTS: usize = 24;
 
 /// The hand-written scan of tile counts.
-pub(super) fn scan_shader() -> ShaderSource {
+pub(crate) fn scan_shader() -> ShaderSource {
     ShaderSource {
         name: "select_scan".to_owned(),
         wgsl: include_str!("../../../shaders/scan/blocks.wgsl").to_owned(),

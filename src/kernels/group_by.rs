@@ -1,0 +1,261 @@
+//! GROUP BY over one segment: predicate, key expressions, aggregate inputs and accumulation in one pass over the rows.
+//!
+//! A slot of the hash table names its group by a *representative row*: whoever claims a free slot by a compare-exchange writes its
+//! row number, and others compare their keys with those of that row, read again from the columns. There are no locks,
+//! and nobody waits for another. The group's accumulators lie beside, in words for which zero is the value of no rows. A table that
+//! is too small raises a flag, and the segment is grouped again with a larger one. Then occupied slots are counted and scanned,
+//! and keys and states are gathered densely, in the order of the slots.
+
+mod accumulate;
+mod finish;
+mod keys;
+mod launch;
+mod plan;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use arrow::array::ArrayRef;
+
+use crate::error::{GpuError, GpuResult};
+use crate::memory::{DeviceCaps, LaunchScope, ShaderSource};
+
+use super::exact::ExactSum;
+use super::expr::widths::is_unsigned;
+use super::expr::{Expr, ValueType};
+use super::program::{ColumnShape, Program, Segment, check_tables, column_shapes, columns_of};
+use super::reduce::{AggregateKind, AggregateSpec};
+use super::select::array_of;
+use super::shader::{column_bindings, fitted};
+use launch::Launch;
+use plan::Plan;
+
+pub use launch::group_by_bytes;
+
+/// One grouping key. NULL is a group.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum GroupKey {
+    /// Value of an expression of any type that a kernel computes. Floats group as DataFusion has them: -0 is +0, a NaN equals the same
+    /// bits only.
+    Value(Arc<Expr>),
+    /// Codes of a source column that lies as [`crate::memory::ColumnRepr::Codes`]; code 0 is NULL.
+    Codes(usize),
+}
+
+impl GroupKey {
+    /// The expression, where there is one.
+    fn expr(&self) -> Option<&Arc<Expr>> {
+        match self {
+            GroupKey::Value(expr) => Some(expr),
+            GroupKey::Codes(_) => None,
+        }
+    }
+}
+
+/// Keys and aggregates. Without keys, all selected rows are one group, and there is none where no row is selected.
+#[derive(Debug, Clone, Default)]
+pub struct GroupBy {
+    /// Keys.
+    pub keys: Vec<GroupKey>,
+    /// Aggregates.
+    pub aggregates: Vec<AggregateSpec>,
+}
+
+/// What is known before the rows are seen. It decides about speed only: whatever it says, the answer is right.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct GroupHint {
+    /// Number of groups: what an earlier batch had, or an estimate.
+    pub groups: Option<usize>,
+}
+
+/// How groups were found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Strategy {
+    /// A hash table in device memory.
+    Global,
+}
+
+impl Strategy {
+    /// Lower-case name for metrics and EXPLAIN.
+    pub fn name(self) -> &'static str {
+        match self {
+            Strategy::Global => "global",
+        }
+    }
+}
+
+/// Peculiar values among the contributing arguments of MIN and MAX over floats, for which DataFusion's grouped answer depends on the order
+/// of rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FloatFlags {
+    /// A NaN.
+    pub nan: bool,
+    /// -0.
+    pub negative_zero: bool,
+    /// +0.
+    pub positive_zero: bool,
+}
+
+/// State values of one aggregate, one a group; void where the group's count is 0.
+#[derive(Debug, Clone)]
+pub enum StateValues {
+    /// The count says all.
+    None,
+    /// Sums of integers: Int64 or UInt64, wrapped; of decimals: Decimal128(38, s), wrapped at 128 bits; of integers rounded to doubles
+    /// ([`AggregateKind::SumAsFloat64`]): Decimal128(38, 0). MIN and MAX: the argument's type. No validity.
+    Array(ArrayRef),
+    /// Sums of floats.
+    Exact(Vec<ExactSum>),
+}
+
+/// States of one aggregate, one a group.
+#[derive(Debug, Clone)]
+pub struct GroupStates {
+    /// Contributing rows.
+    pub counts: Vec<u64>,
+    /// Values.
+    pub values: StateValues,
+}
+
+/// Groups of one segment, in no particular order.
+#[derive(Debug, Clone)]
+pub struct GroupResult {
+    /// Number of groups.
+    pub groups: usize,
+    /// One a key, in its Arrow type, NULL where the key is; of [`GroupKey::Codes`] a UInt32Array of codes without validity.
+    pub keys: Vec<ArrayRef>,
+    /// One an aggregate.
+    pub states: Vec<GroupStates>,
+    /// A live row met an arithmetic fault: the rest is void and the CPU decides.
+    pub fault: bool,
+    /// Of MIN and MAX over floats, all aggregates together.
+    pub floats: FloatFlags,
+    /// How the groups were found.
+    pub strategy: Strategy,
+    /// Times that a table was too small.
+    pub reruns: u32,
+}
+
+impl GroupResult {
+    /// The answer of a segment without rows.
+    ///
+    /// # Errors
+    /// [`GpuError::Internal`] for types without arrays.
+    fn empty(by: &GroupBy, fault: bool) -> GpuResult<GroupResult> {
+        let keys = by.keys.iter().map(|key| match key {
+            GroupKey::Value(expr) => array_of(expr.value_type(), &[]),
+            GroupKey::Codes(_) => array_of(ValueType::UInt32, &[]),
+        });
+        let states = by.aggregates.iter().map(|spec| {
+            let values = match state_type(spec)? {
+                _ if spec.kind == AggregateKind::SumFloat => StateValues::Exact(vec![]),
+                None => StateValues::None,
+                Some(ty) => StateValues::Array(array_of(ty, &[])?),
+            };
+            Ok(GroupStates { counts: vec![], values })
+        });
+        Ok(GroupResult {
+            groups: 0,
+            keys: keys.collect::<GpuResult<_>>()?,
+            states: states.collect::<GpuResult<_>>()?,
+            fault,
+            floats: FloatFlags::default(),
+            strategy: Strategy::Global,
+            reruns: 0,
+        })
+    }
+}
+
+/// Type of an aggregate's state values; `None` where the count says all, and of sums of floats.
+///
+/// # Errors
+/// [`GpuError::Internal`] for an aggregate that lacks its argument, or whose argument has no such sum.
+pub fn state_type(spec: &AggregateSpec) -> GpuResult<Option<ValueType>> {
+    let arg = match (&spec.arg, spec.kind) {
+        (_, AggregateKind::CountRows) => return Ok(None),
+        (Some(arg), _) => arg.value_type(),
+        (None, kind) => return Err(GpuError::Internal(format!("{kind:?} without an argument"))),
+    };
+    let unfit = || GpuError::Internal(format!("{:?} of {arg:?}", spec.kind));
+    Ok(match spec.kind {
+        AggregateKind::CountRows | AggregateKind::Count => None,
+        AggregateKind::SumFloat => match arg {
+            ValueType::Float32 | ValueType::Float64 => None,
+            _ => return Err(unfit()),
+        },
+        AggregateKind::SumInt if is_unsigned(arg) => Some(ValueType::UInt64),
+        AggregateKind::SumInt => Some(ValueType::Int64),
+        AggregateKind::SumDecimal => match arg {
+            ValueType::Decimal { scale, .. } => Some(ValueType::Decimal { precision: 38, scale }),
+            _ => return Err(unfit()),
+        },
+        AggregateKind::SumAsFloat64 => Some(ValueType::Decimal { precision: 38, scale: 0 }),
+        AggregateKind::Min | AggregateKind::Max => match arg {
+            ValueType::Opaque | ValueType::Null => return Err(unfit()),
+            ty => Some(ty),
+        },
+    })
+}
+
+/// Groups the rows of a segment.
+///
+/// # Errors
+/// [`GpuError::Limit`] when a kernel binds more buffers than the adapter allows, or when table or result are larger than a
+/// binding (fewer rows at a time then help); those of compilation, allocation and submission; [`GpuError::Internal`] for
+/// expressions that [`super::expr::check`] rejects.
+pub async fn group_by(
+    scope: &LaunchScope,
+    program: &Program,
+    by: &GroupBy,
+    segment: &Segment,
+    hint: &GroupHint,
+) -> GpuResult<GroupResult> {
+    if segment.rows == 0 {
+        return GroupResult::empty(by, false);
+    }
+    let columns = column_shapes(&columns_used(program, by), [segment])?;
+    check_tables(exprs(program, by), [segment])?;
+    let caps = Arc::clone(scope.context.caps());
+    let plan = Plan::build(&caps, program, by, &columns)?;
+    Launch::prepare(scope, program, by, segment, plan).await?.run(hint).await
+}
+
+/// Storage buffers that [`group_by`] cannot do without, its columns packed into one; compare with
+/// `DeviceCaps::max_storage_buffers`.
+pub fn group_by_bindings(program: &Program, by: &GroupBy, columns: &[ColumnShape]) -> u32 {
+    let used = columns_used(program, by);
+    let columns: Vec<ColumnShape> = columns.iter().filter(|c| used.contains(&c.index)).copied().collect();
+    column_bindings(&fitted(columns, 0, 0)) + plan::OWN_BINDINGS
+}
+
+/// The shaders that [`group_by`] may run. Pure: needs no device.
+///
+/// # Errors
+/// [`GpuError::Internal`] for expressions that [`super::expr::check`] rejects.
+pub fn group_by_shaders(
+    caps: &DeviceCaps,
+    program: &Program,
+    by: &GroupBy,
+    columns: &[ColumnShape],
+) -> GpuResult<Vec<ShaderSource>> {
+    let used = columns_used(program, by);
+    let columns: Vec<ColumnShape> = columns.iter().filter(|c| used.contains(&c.index)).copied().collect();
+    Ok(Plan::build(caps, program, by, &columns)?.shaders())
+}
+
+fn exprs<'a>(program: &'a Program, by: &'a GroupBy) -> impl Iterator<Item = &'a Arc<Expr>> {
+    let keys = by.keys.iter().filter_map(GroupKey::expr);
+    let inputs = by.aggregates.iter().flat_map(|spec| spec.arg.iter().chain(&spec.filter));
+    program.selection.iter().chain(keys).chain(inputs)
+}
+
+fn columns_used(program: &Program, by: &GroupBy) -> BTreeSet<usize> {
+    let mut columns = columns_of(exprs(program, by));
+    columns.extend(by.keys.iter().filter_map(|key| match key {
+        GroupKey::Codes(index) => Some(*index),
+        GroupKey::Value(_) => None,
+    }));
+    columns
+}

@@ -1,0 +1,213 @@
+//! Accumulators of a group: words of its record that zero leaves empty, updated by 32-bit atomics alone.
+
+use std::fmt::Write;
+
+use crate::kernels::expr::ValueType;
+use crate::kernels::expr::widths::Class;
+
+/// How rows come together in an accumulator's words.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum Fold {
+    /// Number of rows, one word.
+    Count,
+    /// Sum modulo 2^(32 `words`), of values that had 2^`bias` added to them where there is a bias; else `signed` tells whether the top
+    /// bit is a sign.
+    Sum { words: u32, bias: Option<u8>, signed: bool },
+    /// Largest 32-bit order key of the rows, of MIN the complements; one word.
+    Extreme { min: bool },
+    /// Row number + 1 of the row with the best value, which argument function `function` computes again; one word.
+    Best { min: bool, function: usize },
+}
+
+impl Fold {
+    /// Words in the record.
+    pub fn words(&self) -> u32 {
+        match self {
+            Fold::Sum { words, .. } => *words,
+            _ => 1,
+        }
+    }
+}
+
+/// One accumulator.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Accumulator {
+    pub fold: Fold,
+    /// First word in the record.
+    pub at: u32,
+    /// Accumulator of the rows that contribute.
+    pub count: usize,
+    /// Type of the argument; of sums, that of the state.
+    pub ty: ValueType,
+    /// Class of the result.
+    pub class: Class,
+}
+
+/// A sum's input as 32-bit words, lowest first.
+pub(super) fn sum_words(class: Class, value: &str) -> Vec<String> {
+    let halves = |text: &str| [format!("u32(({text}) & 0xfffffffflu)"), format!("u32(({text}) >> 32u)")];
+    match class {
+        Class::Bool => vec![format!("select(0u, 1u, {value})")],
+        Class::I32 => vec![format!("bitcast<u32>({value})")],
+        Class::U32 => vec![value.to_owned()],
+        Class::I64 => halves(&format!("bitcast<u64>({value})")).to_vec(),
+        Class::U64 => halves(value).to_vec(),
+        Class::Wide => [halves(&format!("({value}).x")), halves(&format!("({value}).y"))].concat(),
+    }
+}
+
+/// Functions that updates use: addition of a word and a carry to a word of `memory`, which gives the carry out.
+pub(super) fn library(memory: &str) -> String {
+    format!(
+        "
+fn {memory}_add(at: u32, x: u32, carry: u32) -> u32 {{
+    let s = u64(x) + u64(carry);
+    let low = u32(s & 0xfffffffflu);
+    if (low == 0u) {{
+        return u32(s >> 32u);
+    }}
+    return u32((u64(atomicAdd(&{memory}[at], low)) + s) >> 32u);
+}}
+"
+    )
+}
+
+/// The best-row update of argument function `function`, whose values have class `class`.
+pub(super) fn best_function(memory: &str, function: usize, min: bool, class: Class) -> String {
+    let (small, large) = if min { ("x", "y") } else { ("y", "x") };
+    let better = match class {
+        Class::Wide => format!("w_lt({small}, {large})"),
+        _ => format!("{small} < {large}"),
+    };
+    let ty = class.wgsl();
+    let kind = if min { "min" } else { "max" };
+    format!(
+        "
+fn {memory}_{kind}{function}(at: u32, i: u32, x: {ty}) {{
+    var best = atomicLoad(&{memory}[at]);
+    for (var n = 0u; n < args[5]; n++) {{
+        if (best != 0u) {{
+            let y = arg{function}(best - 1u);
+            if (!({better})) {{
+                return;
+            }}
+        }}
+        let swap = atomicCompareExchangeWeak(&{memory}[at], best, i + 1u);
+        if (swap.exchanged) {{
+            return;
+        }}
+        best = swap.old_value;
+    }}
+    state |= CONTENDED;
+}}
+"
+    )
+}
+
+impl Accumulator {
+    /// Statements that add a row's `words` to the record that starts at `record` in `memory`.
+    pub fn update(&self, memory: &str, record: &str, words: &[String], value: &str) -> String {
+        let at = |word: u32| format!("{record} + {}u", self.at + word);
+        let mut text = String::new();
+        match &self.fold {
+            Fold::Count => {
+                let _ = writeln!(text, "atomicAdd(&{memory}[{}], 1u);", at(0));
+            }
+            Fold::Sum { words: width, .. } => {
+                let mut carry = "0u".to_owned();
+                for word in 0..*width {
+                    let x = words.get(word as usize).map_or("0u", String::as_str);
+                    let call = format!("{memory}_add({}, {x}, {carry})", at(word));
+                    carry = format!("y{}_{word}", self.at);
+                    let _ = match word + 1 == *width {
+                        true => writeln!(text, "{call};"),
+                        false => writeln!(text, "let {carry} = {call};"),
+                    };
+                }
+            }
+            Fold::Extreme { .. } => {
+                let key = words.first().map_or("0u", String::as_str);
+                let _ = writeln!(
+                    text,
+                    "if (atomicLoad(&{memory}[{0}]) < {key}) {{ atomicMax(&{memory}[{0}], {key}); }}",
+                    at(0)
+                );
+            }
+            Fold::Best { min, function } => {
+                let kind = if *min { "min" } else { "max" };
+                let _ = writeln!(text, "{memory}_{kind}{function}({}, i, {value});", at(0));
+            }
+        }
+        text
+    }
+
+    /// Words of the result that go to the host.
+    pub fn result_words(&self) -> u32 {
+        self.class.words() as u32
+    }
+
+    /// Statements that declare the result of record `record` in `table` as `value`, of the class; `count` is the word
+    /// of the contributing rows.
+    pub fn result(&self, count: u32) -> String {
+        let at = |word: u32| format!("table[record + {}u]", self.at + word);
+        match &self.fold {
+            Fold::Count => format!("let value = {};", at(0)),
+            Fold::Sum { words, bias, signed } => {
+                let mut parts: Vec<String> = (0..*words).map(|word| format!("u64({})", at(word))).collect();
+                let fill = match *signed && bias.is_none() && *words < 4 {
+                    true => format!("select(0lu, 0xfffffffflu, ({} >> 31u) != 0u)", at(words - 1)),
+                    false => "0lu".to_owned(),
+                };
+                parts.resize(4, fill);
+                let count = format!("u64(table[record + {count}u])");
+                let low = format!("({}) | ({} << 32u)", parts[0], parts[1]);
+                if self.class != Class::Wide {
+                    let less = bias.map_or(String::new(), |bias| format!(" - ({count} << {bias}u)"));
+                    return format!("let value = ({low}){less};");
+                }
+                let wide = format!("vec2<u64>({low}, ({}) | ({} << 32u))", parts[2], parts[3]);
+                match bias {
+                    None => format!("let value = {wide};"),
+                    Some(0) => format!("let value = w_sub({wide}, vec2<u64>({count}, 0lu));"),
+                    Some(bias) => format!(
+                        "let value = w_sub({wide}, vec2<u64>({count} << {bias}u, {count} >> {}u));",
+                        64 - bias
+                    ),
+                }
+            }
+            Fold::Extreme { min } => {
+                let key = if *min { format!("~{}", at(0)) } else { at(0) };
+                let signed = format!("bitcast<i32>({key} ^ 0x80000000u)");
+                let value = match (self.ty, self.class) {
+                    (ValueType::Float16, _) => {
+                        format!("bitcast<u32>(f_key16({key} ^ 0x80000000u)) & 0xffffu")
+                    }
+                    (ValueType::Float32, _) => format!("bitcast<u32>(f_key32({key} ^ 0x80000000u))"),
+                    (_, Class::I32) => signed,
+                    (_, Class::I64) => format!("i64({signed})"),
+                    _ => key,
+                };
+                format!("let value = {value};")
+            }
+            Fold::Best { function, .. } => {
+                // Void where no row contributed; any row will do then.
+                let row = format!("max({}, 1u) - 1u", at(0));
+                match self.ty {
+                    ValueType::Float64 => {
+                        format!("let value = bitcast<u64>(f_key64(bitcast<u64>(arg{function}({row}))));")
+                    }
+                    _ => format!("let value = arg{function}({row});"),
+                }
+            }
+        }
+    }
+
+    /// Class of `value` as [`Self::result`] declares it.
+    pub fn result_class(&self) -> Class {
+        match (&self.fold, self.class) {
+            (Fold::Count, _) | (Fold::Extreme { .. }, Class::Bool) => Class::U32,
+            (Fold::Sum { .. }, Class::I64) => Class::U64,
+            (_, class) => class,
+        }
+    }
+}

@@ -1,0 +1,388 @@
+//! Launches of a grouping: tables, their growth, and the read-back.
+
+use std::sync::Arc;
+
+use tracing::Instrument;
+
+use crate::error::{GpuError, GpuResult};
+use crate::kernels::launch::{
+    Grid, allocate, argument_slices, bind, bind_slices, check_bindings, dispatch, pack, plan_grid,
+};
+use crate::kernels::program::{Program, Segment};
+use crate::kernels::select::{SCAN_BLOCK, SCAN_COST, scan_shader};
+use crate::kernels::shader::{WORKGROUP, argument_block, argument_words};
+use crate::memory::pool::size_class;
+use crate::memory::{BufferSlice, DeviceCaps, LaunchScope, Pipeline, download, download_timed};
+
+use super::finish::{Accumulated, Regions, TILE, TILE_COST, count_shader, result_words};
+use super::plan::{Kernel, Plan, status};
+use super::{FloatFlags, GroupBy, GroupHint, GroupResult, Strategy, exprs};
+
+/// Groups that a segment is taken to have when nothing is known.
+const DEFAULT_GROUPS: usize = 1 << 15;
+/// Slots of the smallest table.
+const MIN_SLOTS: u64 = 256;
+/// How much a table grows that was too small.
+const GROWTH: u64 = 16;
+/// Result bytes up to which a table-sized result is read back at once instead of waiting for the number of groups.
+const ONE_WAIT_BYTES: u64 = 4 << 20;
+/// Slots that a row tries before a table that can grow counts as full.
+const TRIES: u32 = 64;
+/// Slots that a row tries in a table that can not grow.
+const MAX_TRIES: u32 = 1024;
+
+/// A grouping whose kernels are compiled.
+pub(super) struct Launch<'a> {
+    scope: &'a LaunchScope,
+    caps: Arc<DeviceCaps>,
+    program: &'a Program,
+    by: &'a GroupBy,
+    segment: &'a Segment,
+    plan: Plan,
+    accumulate: Arc<Pipeline>,
+    count: Arc<Pipeline>,
+    scan: Arc<Pipeline>,
+    gather: Arc<Pipeline>,
+}
+
+/// What a wait tells.
+struct Status {
+    word: u32,
+    groups: usize,
+}
+
+/// Buffers of one attempt.
+struct Table {
+    slots: u64,
+    tiles: u32,
+    records: BufferSlice,
+    /// Word 0: bits; word 1: groups.
+    status: BufferSlice,
+    counts: BufferSlice,
+    offsets: BufferSlice,
+    block_totals: BufferSlice,
+    block_offsets: BufferSlice,
+}
+
+/// Smallest power of two of slots for so many groups: half of them stay free.
+fn slots_for(groups: usize) -> u64 {
+    (groups as u64).saturating_mul(2).next_power_of_two().max(MIN_SLOTS)
+}
+
+impl<'a> Launch<'a> {
+    pub async fn prepare(
+        scope: &'a LaunchScope,
+        program: &'a Program,
+        by: &'a GroupBy,
+        segment: &'a Segment,
+        plan: Plan,
+    ) -> GpuResult<Launch<'a>> {
+        let caps = Arc::clone(scope.context.caps());
+        for kernel in [&plan.accumulate, &plan.gather] {
+            check_bindings(kernel.slots.len() as u32, &caps)?;
+        }
+        let compile = async |source| scope.context.compile(source, &scope.stats).await;
+        let accumulate = compile(plan.accumulate.shader.clone()).await?;
+        let count = compile(count_shader()).await?;
+        let scan = compile(scan_shader()).await?;
+        let gather = compile(plan.gather.shader.clone()).await?;
+        Ok(Launch { scope, caps, program, by, segment, plan, accumulate, count, scan, gather })
+    }
+
+    /// Groups with growing tables until one is large enough.
+    pub async fn run(self, hint: &GroupHint) -> GpuResult<GroupResult> {
+        let rows = self.segment.rows;
+        let most = slots_for(rows).min(self.largest()?);
+        let mut slots = slots_for(hint.groups.unwrap_or(DEFAULT_GROUPS).min(rows)).min(most);
+        let mut reruns = 0;
+        loop {
+            let last = slots == most;
+            let result = self.attempt(slots, last, reruns).await?;
+            if let Some(result) = result {
+                return Ok(GroupResult { reruns, ..result });
+            }
+            if last {
+                // Either the largest table that can be bound holds too few groups, or keys collide beyond reason.
+                let limit = most.saturating_mul(self.record_bytes());
+                let need = slots_for(rows).saturating_mul(self.record_bytes()).max(limit + 1);
+                return Err(GpuError::Limit {
+                    what: "bytes of a table of groups",
+                    need,
+                    limit,
+                    by_rows: true,
+                });
+            }
+            slots = slots.saturating_mul(GROWTH).min(most);
+            reruns += 1;
+        }
+    }
+
+    fn record_bytes(&self) -> u64 {
+        u64::from(self.plan.stride) * 4
+    }
+
+    /// Slots of the largest table that can be bound.
+    fn largest(&self) -> GpuResult<u64> {
+        let slots = self.caps.max_binding_bytes / self.record_bytes();
+        if slots < MIN_SLOTS {
+            let (need, limit) = (MIN_SLOTS * self.record_bytes(), self.caps.max_binding_bytes);
+            return Err(GpuError::Limit {
+                what: "bytes of one storage binding",
+                need,
+                limit,
+                by_rows: false,
+            });
+        }
+        Ok(1 << slots.ilog2())
+    }
+
+    /// One attempt with a table of so many slots; `None` where it was too small.
+    async fn attempt(&self, slots: u64, last: bool, seed: u32) -> GpuResult<Option<GroupResult>> {
+        let table = self.table(slots)?;
+        let words = result_words(&self.plan.keys, &self.plan.accumulators);
+        let most = slots.min(self.segment.rows as u64);
+        let one_wait = most * u64::from(words) * 4 <= ONE_WAIT_BYTES;
+        let context = &self.scope.context;
+        let mut timer = self.scope.timer();
+        let mut encoder = context.device().create_command_encoder(&Default::default());
+        let mut keep = vec![];
+        for slice in [&table.records, &table.status, &table.block_offsets] {
+            encoder.clear_buffer(slice.buffer.raw(), slice.offset, Some(slice.len));
+        }
+        self.accumulate(&mut encoder, &mut timer, &table, last, seed, &mut keep)?;
+        self.count(&mut timer.pass(&mut encoder, "group_count"), &table, &mut keep)?;
+        let mut cap = most as u32;
+        let mut before = None;
+        if !one_wait {
+            let span = self.scope.kernel_span("group_by", self.segment.rows);
+            let bytes =
+                download_timed(self.scope, encoder, &[(&table.status, 16)], timer).instrument(span).await?;
+            let status = read_status(bytes.first())?;
+            if let Some(done) = self.early(&status)? {
+                return Ok(done);
+            }
+            cap = status.groups as u32;
+            before = Some(status);
+            encoder = context.device().create_command_encoder(&Default::default());
+            timer = self.scope.timer();
+        }
+        let bytes = u64::from(cap) * u64::from(words) * 4;
+        let out = allocate(self.scope, "groups", bytes)?;
+        self.gather(&mut encoder, &mut timer, &table, &out, cap, &mut keep)?;
+        let span = self.scope.kernel_span("group_by", self.segment.rows);
+        let ranges = [(&table.status, 16), (&out, bytes)];
+        let read = match one_wait {
+            true => download_timed(self.scope, encoder, &ranges, timer).instrument(span).await?,
+            false => download(self.scope, encoder, &ranges).instrument(span).await?,
+        };
+        drop(keep);
+        let status = match before {
+            Some(status) => status,
+            None => read_status(read.first())?,
+        };
+        if let Some(done) = self.early(&status)? {
+            return Ok(done);
+        }
+        let bytes = read.get(1).map_or(&[][..], Vec::as_slice);
+        self.result(&status, bytes, cap as usize).map(Some)
+    }
+
+    /// What a status settles without a result: another attempt, or a fault.
+    fn early(&self, status: &Status) -> GpuResult<Option<Option<GroupResult>>> {
+        if status.word & status::CONTENDED != 0 {
+            let limit = u64::from(self.bounds(true).1);
+            let what = "attempts to better a group's extreme value";
+            return Err(GpuError::Limit { what, need: limit + 1, limit, by_rows: true });
+        }
+        if status.word & status::FAULT != 0 {
+            return Ok(Some(Some(GroupResult::empty(self.by, true)?)));
+        }
+        Ok((status.word & status::FULL != 0).then_some(None))
+    }
+
+    fn result(&self, status: &Status, bytes: &[u8], cap: usize) -> GpuResult<GroupResult> {
+        let mut regions = Regions::new(bytes, cap, status.groups);
+        let keys = regions.keys(&self.plan.keys)?;
+        let results = regions.results(&self.plan.accumulators)?;
+        let states =
+            self.plan.places.iter().map(|place| Accumulated::states(&results, place.count, place.value));
+        Ok(GroupResult {
+            groups: status.groups,
+            keys,
+            states: states.collect::<GpuResult<_>>()?,
+            fault: false,
+            floats: FloatFlags {
+                nan: status.word & status::NAN != 0,
+                negative_zero: status.word & status::NEGATIVE_ZERO != 0,
+                positive_zero: status.word & status::POSITIVE_ZERO != 0,
+            },
+            strategy: Strategy::Global,
+            reruns: 0,
+        })
+    }
+
+    fn table(&self, slots: u64) -> GpuResult<Table> {
+        let tiles = slots.div_ceil(u64::from(TILE));
+        let blocks = tiles.div_ceil(u64::from(SCAN_BLOCK));
+        let of = |name, bytes: u64| allocate(self.scope, name, bytes);
+        Ok(Table {
+            slots,
+            tiles: tiles as u32,
+            records: of("table of groups", slots * self.record_bytes())?,
+            status: of("status", 16)?,
+            counts: of("slot counts", tiles * 4)?,
+            offsets: of("slot offsets", tiles * 4)?,
+            block_totals: of("block totals", blocks * 4)?,
+            block_offsets: of("block offsets", blocks * 4)?,
+        })
+    }
+
+    /// Slots that a row tries, and times that it fights for a group's best value, such that an invocation's loops keep to the
+    /// adapter's budget.
+    fn bounds(&self, last: bool) -> (u32, u32) {
+        let share = self.caps.loop_budget / (8 * self.plan.unroll * (1 + self.plan.bests));
+        let tries = if last { MAX_TRIES } else { TRIES };
+        (tries.min(share).max(4), share.clamp(4, 1 << 16))
+    }
+
+    fn accumulate(
+        &self,
+        encoder: &mut wgpu::CommandEncoder,
+        timer: &mut crate::memory::PassTimer,
+        table: &Table,
+        last: bool,
+        seed: u32,
+        keep: &mut Vec<BufferSlice>,
+    ) -> GpuResult<()> {
+        let (tries, fights) = self.bounds(last);
+        let own = [self.segment.rows as u32, table.slots as u32 - 1, tries, seed, fights];
+        let args = self.arguments(&self.plan.accumulate, &own)?;
+        let pack = pack(self.scope, encoder, &self.plan.accumulate.columns, self.segment)?;
+        let own: Vec<&BufferSlice> = pack.iter().chain([&table.records, &table.status]).collect();
+        let group =
+            bind(self.scope, &self.accumulate, &self.plan.accumulate.slots, self.segment, &args, &own)?;
+        let steps = (self.segment.rows as u32).div_ceil(WORKGROUP * self.plan.unroll);
+        let cost =
+            1 + self.plan.unroll.saturating_mul(tries.saturating_add(self.plan.bests.saturating_mul(fights)));
+        let fill = self.caps.reduce_workgroups.saturating_mul(2);
+        let grid = plan_grid(steps, fill, cost, 8, u32::MAX, &self.caps)?;
+        let mut pass = timer.pass(encoder, "group_by");
+        dispatch(self.scope, &mut pass, &self.accumulate, &group, grid);
+        drop(pass);
+        keep.push(args);
+        keep.extend(pack);
+        Ok(())
+    }
+
+    /// Counts occupied slots a tile and scans the counts.
+    fn count(
+        &self,
+        pass: &mut wgpu::ComputePass<'_>,
+        table: &Table,
+        keep: &mut Vec<BufferSlice>,
+    ) -> GpuResult<()> {
+        let blocks = table.tiles.div_ceil(SCAN_BLOCK);
+        let words = [
+            vec![table.slots as u32, table.tiles, self.plan.stride],
+            vec![table.tiles, blocks, u32::from(blocks == 1)],
+            vec![blocks, 1, 1],
+        ];
+        let blocks_of_args = words.iter().map(|own| argument_block(own, &[], self.segment, &[]));
+        let args = argument_slices(self.scope, &blocks_of_args.collect::<GpuResult<Vec<_>>>()?)?;
+        let [counting, first, second] = args.as_slice() else {
+            return Err(GpuError::Internal("an argument block is missing".to_owned()));
+        };
+        let fill = self.caps.reduce_workgroups.saturating_mul(4);
+        let group = bind_slices(self.scope, &self.count, &[counting, &table.records, &table.counts]);
+        dispatch(
+            self.scope,
+            pass,
+            &self.count,
+            &group,
+            plan_grid(table.tiles, fill, 1, 8, u32::MAX, &self.caps)?,
+        );
+        // One block's total is the number of groups.
+        let totals = if blocks == 1 { &table.status } else { &table.block_totals };
+        let group = bind_slices(self.scope, &self.scan, &[first, &table.counts, &table.offsets, totals]);
+        dispatch(
+            self.scope,
+            pass,
+            &self.scan,
+            &group,
+            plan_grid(blocks, fill, SCAN_COST, 8, u32::MAX, &self.caps)?,
+        );
+        if blocks > 1 {
+            let slices = [second, &table.block_totals, &table.block_offsets, &table.status];
+            let group = bind_slices(self.scope, &self.scan, &slices);
+            dispatch(self.scope, pass, &self.scan, &group, Grid { size: [1, 1, 1] });
+        }
+        keep.extend(args);
+        Ok(())
+    }
+
+    fn gather(
+        &self,
+        encoder: &mut wgpu::CommandEncoder,
+        timer: &mut crate::memory::PassTimer,
+        table: &Table,
+        out: &BufferSlice,
+        cap: u32,
+        keep: &mut Vec<BufferSlice>,
+    ) -> GpuResult<()> {
+        let kernel = &self.plan.gather;
+        let args =
+            self.arguments(kernel, &[self.segment.rows as u32, table.slots as u32, table.tiles, cap])?;
+        let pack = pack(self.scope, encoder, &kernel.columns, self.segment)?;
+        let own = [&table.records, &table.offsets, &table.block_offsets, out];
+        let own: Vec<&BufferSlice> = pack.iter().chain(own).collect();
+        let group = bind(self.scope, &self.gather, &kernel.slots, self.segment, &args, &own)?;
+        let fill = self.caps.reduce_workgroups.saturating_mul(4);
+        let grid = plan_grid(table.tiles, fill, TILE_COST, 8, u32::MAX, &self.caps)?;
+        let mut pass = timer.pass(encoder, "group_gather");
+        dispatch(self.scope, &mut pass, &self.gather, &group, grid);
+        drop(pass);
+        keep.push(args);
+        keep.extend(pack);
+        Ok(())
+    }
+
+    fn arguments(&self, kernel: &Kernel, own: &[u32]) -> GpuResult<BufferSlice> {
+        let block = argument_block(own, &kernel.columns, self.segment, &self.program.params)?;
+        let slices = argument_slices(self.scope, &[block])?;
+        slices.into_iter().next().ok_or_else(|| GpuError::Internal("an argument block is missing".to_owned()))
+    }
+}
+
+fn read_status(bytes: Option<&Vec<u8>>) -> GpuResult<Status> {
+    let words: Vec<u32> = bytes.map(|bytes| bytemuck::pod_collect_to_vec(bytes)).unwrap_or_default();
+    match words.as_slice() {
+        [word, groups, ..] => Ok(Status { word: *word, groups: *groups as usize }),
+        _ => Err(GpuError::Internal("the status was not read".to_owned())),
+    }
+}
+
+/// The most device bytes that [`super::group_by`] holds beside its columns for a segment of `rows` rows in at most `groups` groups (as many
+/// as rows where that is not known): table, counts, result, arguments, and what is read back, each rounded as buffers are.
+pub fn group_by_bytes(program: &Program, by: &GroupBy, rows: usize, groups: Option<usize>) -> u64 {
+    /// What the passes' timestamps take.
+    const TIMESTAMPS: u64 = 512;
+    let class = |bytes: u64| size_class(bytes.max(16).next_multiple_of(16));
+    let groups = groups.unwrap_or(rows).min(rows);
+    // Owner, and per aggregate a count and four words at most; a record is rounded up.
+    let words = 1 + 5 * by.aggregates.len() as u64;
+    let record = if words <= 8 { words.next_power_of_two() } else { words.next_multiple_of(8) };
+    // A table that was too small is followed by one that is up to `GROWTH` times larger, never beyond what the rows need.
+    let slots = slots_for(groups).saturating_mul(GROWTH / 2).min(slots_for(rows)).max(MIN_SLOTS);
+    let tiles = slots.div_ceil(u64::from(TILE));
+    let result = 5 * by.keys.len() as u64 + 5 * by.aggregates.len() as u64 + 1;
+    let result = 4 * result.saturating_mul((groups as u64).max(slots.min(1 << 16)));
+    let columns = super::columns_used(program, by).len();
+    let tables = crate::kernels::program::tables_of(exprs(program, by));
+    let tables = tables.last_key_value().map_or(0, |(table, _)| table + 1);
+    let arguments = argument_words(columns, program.params.len(), tables) as u64;
+    class(slots.saturating_mul(4 * record))
+        .saturating_add(4 * class(4 * tiles))
+        .saturating_add(class(result).saturating_mul(2))
+        .saturating_add(class(TIMESTAMPS) * 2 + class(16))
+        .saturating_add(8 * class((4 * arguments).next_multiple_of(256)))
+}

@@ -1,0 +1,562 @@
+//! The grouping's kernels: one that finds each row's group and accumulates, one that gathers the groups.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt::Write;
+use std::sync::Arc;
+
+use crate::error::{GpuError, GpuResult};
+use crate::kernels::expr::widths::{Class, is_integer};
+use crate::kernels::expr::{Emitter, Expr, Node, ValueType};
+use crate::kernels::program::{ColumnShape, Program, columns_of};
+use crate::kernels::reduce::{AggregateKind, AggregateSpec};
+use crate::kernels::select::scan_shader;
+use crate::kernels::shader::{
+    Bindings, ENTRY, Loads, Slot, WORKGROUP, fitted, param_loads, param_variables, params_at,
+};
+use crate::memory::{BindingKind, DeviceCaps, ShaderSource};
+
+use super::accumulate::{Accumulator, Fold, best_function, library, sum_words};
+use super::finish::{count_shader, emit_function, gather_loop};
+use super::keys::{self, Keys, key_columns, row_function};
+use super::{GroupBy, GroupKey, state_type};
+
+/// Buffers that a kernel binds beside arguments, columns and look-up tables, at most.
+pub(super) const OWN_BINDINGS: u32 = 4;
+/// Distinct nodes from which on fewer rows are in flight, for registers' and compilers' sake.
+const LARGE_PROGRAM: usize = 96;
+
+/// Bits of the status word.
+pub(super) mod status {
+    /// A live row met an arithmetic fault.
+    pub const FAULT: u32 = 1;
+    /// A row found neither its group nor a free slot.
+    pub const FULL: u32 = 2;
+    /// Too many rows fought for the best of a group.
+    pub const CONTENDED: u32 = 4;
+    /// A contributing float was NaN, -0 or +0.
+    pub const NAN: u32 = 8;
+    pub const NEGATIVE_ZERO: u32 = 16;
+    pub const POSITIVE_ZERO: u32 = 32;
+}
+
+/// Where an aggregate's state is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    /// Accumulator of the contributing rows.
+    pub count: usize,
+    /// Accumulator of the value.
+    pub value: Option<usize>,
+}
+
+/// A row kernel.
+#[derive(Debug)]
+pub(super) struct Kernel {
+    pub shader: ShaderSource,
+    pub slots: Vec<Slot>,
+    pub columns: Vec<ColumnShape>,
+}
+
+/// A planned grouping.
+#[derive(Debug)]
+pub(super) struct Plan {
+    /// Its own buffers: table, status.
+    pub accumulate: Kernel,
+    /// Its own buffers: table, tile offsets, block offsets, result.
+    pub gather: Kernel,
+    pub keys: Keys,
+    pub accumulators: Vec<Accumulator>,
+    /// One an aggregate.
+    pub places: Vec<Place>,
+    /// Words of a slot's record.
+    pub stride: u32,
+    /// Rows that an invocation has in flight.
+    pub unroll: u32,
+    /// Accumulators that rows may fight for in a loop.
+    pub bests: u32,
+}
+
+impl Plan {
+    pub fn build(
+        caps: &DeviceCaps,
+        program: &Program,
+        by: &GroupBy,
+        columns: &[ColumnShape],
+    ) -> GpuResult<Plan> {
+        let all = fitted(columns.to_vec(), 2, caps.max_storage_buffers);
+        let mut builder = Builder::new(program, &all);
+        let parts = builder.parts(program, by)?;
+        let functions = std::mem::take(&mut builder.functions);
+        let unroll = match builder.emitter.size() {
+            0..LARGE_PROGRAM => caps.unroll.clamp(1, 4),
+            _ => (caps.unroll / 2).clamp(1, 2),
+        };
+        let stride = stride(builder.words);
+        let accumulate = builder.accumulate(program, by, &parts, &functions, stride, unroll)?;
+        let accumulators = builder.accumulators;
+        let bests = accumulators.iter().filter(|acc| matches!(acc.fold, Fold::Best { .. })).count() as u32;
+        let gather = gather(caps, program, by, columns, &parts.keys, &accumulators, &functions, stride)?;
+        Ok(Plan {
+            accumulate,
+            gather,
+            keys: parts.keys,
+            accumulators,
+            places: parts.places,
+            stride,
+            unroll,
+            bests,
+        })
+    }
+
+    /// Every shader of the launch.
+    pub fn shaders(self) -> Vec<ShaderSource> {
+        vec![self.accumulate.shader, count_shader(), scan_shader(), self.gather.shader]
+    }
+}
+
+/// Words of a record, such that few lie across memory sectors.
+fn stride(words: u32) -> u32 {
+    if words <= 8 { words.next_power_of_two() } else { words.next_multiple_of(8) }
+}
+
+/// What [`Builder::parts`] finds beside the updates.
+struct Parts {
+    keys: Keys,
+    /// Expression of the row's key.
+    key: String,
+    places: Vec<Place>,
+    /// Condition of a row that has a group.
+    selected: String,
+    /// Condition of a fault.
+    fault: Option<String>,
+}
+
+/// Gathers accumulators and their update statements.
+struct Builder<'a> {
+    emitter: Emitter<'a>,
+    columns: &'a [ColumnShape],
+    accumulators: Vec<Accumulator>,
+    memo: HashMap<(Fold, String, String), usize>,
+    conditions: HashMap<(String, String), String>,
+    /// Statements of rows for which a condition holds.
+    updates: Vec<(String, String)>,
+    /// Statements that see peculiar floats.
+    floats: String,
+    /// (condition, fault flags that matter under it)
+    faults: Vec<(String, BTreeSet<String>)>,
+    /// Arguments that are computed again for other rows, with the class of their order key.
+    functions: Vec<(Arc<Expr>, Class)>,
+    words: u32,
+}
+
+impl<'a> Builder<'a> {
+    fn new(program: &'a Program, columns: &'a [ColumnShape]) -> Self {
+        Builder {
+            emitter: Emitter::new(columns, &program.params, params_at(columns)),
+            columns,
+            accumulators: vec![],
+            memo: HashMap::new(),
+            conditions: HashMap::new(),
+            updates: vec![],
+            floats: String::new(),
+            faults: vec![],
+            functions: vec![],
+            // The first word is the slot's owner.
+            words: 1,
+        }
+    }
+
+    fn parts(&mut self, program: &Program, by: &GroupBy) -> GpuResult<Parts> {
+        let mut selected = "live".to_owned();
+        if let Some(selection) = &program.selection {
+            let truth = self.emitter.truth(selection)?;
+            self.faults.push((selected.clone(), truth.faults));
+            selected = self.both(&selected, &truth.value);
+        }
+        let (keys, key, faults) = keys::emit(&mut self.emitter, &by.keys, self.columns)?;
+        self.faults.push((selected.clone(), faults));
+        let places = by.aggregates.iter().map(|spec| self.aggregate(spec, &selected));
+        let places = places.collect::<GpuResult<Vec<_>>>()?;
+        let fault = self.fault();
+        Ok(Parts { keys, key, places, selected, fault })
+    }
+
+    /// Names the conjunction of two flags.
+    fn both(&mut self, base: &str, flag: &str) -> String {
+        let key = (base.to_owned(), flag.to_owned());
+        if let Some(name) = self.conditions.get(&key) {
+            return name.clone();
+        }
+        let name = self.emitter.name(&format!("{base} & {flag}"));
+        self.conditions.insert(key, name.clone());
+        name
+    }
+
+    fn aggregate(&mut self, spec: &AggregateSpec, selected: &str) -> GpuResult<Place> {
+        let ty = state_type(spec)?;
+        if spec.kind == AggregateKind::SumFloat {
+            return Err(GpuError::Internal("sums of floats in groups".to_owned()));
+        }
+        let mut counted = selected.to_owned();
+        if let Some(filter) = &spec.filter {
+            let truth = self.emitter.truth(filter)?;
+            self.faults.push((counted.clone(), truth.faults));
+            counted = self.both(&counted, &truth.value);
+        }
+        let arg = match (&spec.arg, spec.kind) {
+            (_, AggregateKind::CountRows) | (None, _) => None,
+            (Some(expr), _) => Some((expr, self.emitter.emit(expr)?)),
+        };
+        if let Some((_, node)) = &arg {
+            self.faults.push((counted.clone(), node.faults.clone()));
+            if let Some(valid) = &node.valid {
+                counted = self.both(&counted, valid);
+            }
+        }
+        let count = self.accumulators.len();
+        let count = self.add(Fold::Count, (ValueType::UInt32, Class::U32), count, &[], "", &counted);
+        let value = match (arg, ty) {
+            (Some((expr, node)), Some(ty)) => Some(self.value(spec.kind, expr, &node, ty, count, &counted)?),
+            _ => None,
+        };
+        Ok(Place { count, value })
+    }
+
+    fn value(
+        &mut self,
+        kind: AggregateKind,
+        expr: &Arc<Expr>,
+        arg: &Node,
+        ty: ValueType,
+        count: usize,
+        counted: &str,
+    ) -> GpuResult<usize> {
+        let integers = matches!(kind, AggregateKind::SumInt | AggregateKind::SumAsFloat64);
+        if integers && !is_integer(arg.ty) {
+            return Err(GpuError::Internal(format!("{kind:?} of {:?}", arg.ty)));
+        }
+        Ok(match kind {
+            AggregateKind::SumInt => {
+                let (words, bias) = biased(arg, false);
+                let fold = Fold::Sum { words: 2, bias, signed: true };
+                self.add(fold, (ty, Class::I64), count, &words, "", counted)
+            }
+            AggregateKind::SumAsFloat64 => self.rounded_sum(arg, ty, count, counted),
+            AggregateKind::Min | AggregateKind::Max => {
+                self.see_floats(arg, counted);
+                self.extreme(kind == AggregateKind::Min, expr, arg, count, counted)
+            }
+            _ => self.sum(arg, ty, count, counted),
+        })
+    }
+
+    /// Exact sum in as few words as 2^31 rows need.
+    fn sum(&mut self, arg: &Node, ty: ValueType, count: usize, counted: &str) -> usize {
+        let (words, bias) = biased(arg, true);
+        let signed = matches!(arg.class, Class::I32 | Class::I64 | Class::Wide);
+        let width = match arg.class {
+            Class::Wide => 4,
+            _ => {
+                (u32::from(bias.map_or(arg.bits, |bias| bias + 1)) + 31 + u32::from(signed && bias.is_none()))
+                    .div_ceil(32)
+            }
+        };
+        let words: Vec<String> = words.into_iter().map(|word| self.emitter.name(&word)).collect();
+        self.add(Fold::Sum { words: width, bias, signed }, (ty, Class::Wide), count, &words, "", counted)
+    }
+
+    fn rounded_sum(&mut self, arg: &Node, ty: ValueType, count: usize, counted: &str) -> usize {
+        if arg.bits <= 53 {
+            return self.sum(arg, ty, count, counted);
+        }
+        let text = match arg.class {
+            Class::U64 => format!("round53({})", arg.value),
+            _ => format!("round53_signed({})", arg.value),
+        };
+        let value = self.emitter.name(&text);
+        self.sum(&Node { value, class: Class::Wide, bits: 66, ..arg.clone() }, ty, count, counted)
+    }
+
+    fn extreme(&mut self, min: bool, expr: &Arc<Expr>, arg: &Node, count: usize, counted: &str) -> usize {
+        let top = |text: &str| format!("({text}) ^ 0x80000000u");
+        let key = match (arg.ty, arg.class) {
+            (ValueType::Float16 | ValueType::Float32, _) => {
+                let key = self.emitter.key(arg, false);
+                Some(top(&format!("bitcast<u32>({key})")))
+            }
+            (_, Class::Bool | Class::U32) => sum_words(arg.class, &arg.value).into_iter().next(),
+            (_, Class::I32) => Some(top(&format!("bitcast<u32>({})", arg.value))),
+            (_, Class::I64) if arg.bits <= 31 => {
+                sum_words(arg.class, &arg.value).into_iter().next().map(|low| top(&low))
+            }
+            _ => None,
+        };
+        if let Some(key) = key {
+            let key = self.emitter.name(&if min { format!("~({key})") } else { key });
+            return self.add(Fold::Extreme { min }, (arg.ty, arg.class), count, &[key], "", counted);
+        }
+        let (value, class) = match arg.ty {
+            ValueType::Float64 => (self.emitter.key(arg, false), Class::I64),
+            _ => (arg.value.clone(), arg.class),
+        };
+        let known = self.functions.iter().position(|(known, _)| known == expr);
+        let function = known.unwrap_or_else(|| {
+            self.functions.push((Arc::clone(expr), class));
+            self.functions.len() - 1
+        });
+        self.add(Fold::Best { min, function }, (arg.ty, arg.class), count, &[], &value, counted)
+    }
+
+    /// Notes NaN and zeros of a float.
+    fn see_floats(&mut self, arg: &Node, counted: &str) {
+        let (sign, infinity, suffix) = match arg.ty {
+            ValueType::Float16 => (1u64 << 15, 0x7c00u64, "u"),
+            ValueType::Float32 => (1 << 31, 0x7f80_0000, "u"),
+            ValueType::Float64 => (1 << 63, 0x7ff0_0000_0000_0000, "lu"),
+            _ => return,
+        };
+        let (value, rest) = (&arg.value, sign - 1);
+        let cases = [
+            (format!("({value} & {rest:#x}{suffix}) > {infinity:#x}{suffix}"), status::NAN),
+            (format!("{value} == {sign:#x}{suffix}"), status::NEGATIVE_ZERO),
+            (format!("{value} == 0{suffix}"), status::POSITIVE_ZERO),
+        ];
+        for (condition, bit) in cases {
+            let _ = writeln!(self.floats, "    state |= select(0u, {bit}u, {counted} & ({condition}));");
+        }
+    }
+
+    /// Adds an accumulator, or finds the same one.
+    fn add(
+        &mut self,
+        fold: Fold,
+        (ty, class): (ValueType, Class),
+        count: usize,
+        words: &[String],
+        value: &str,
+        counted: &str,
+    ) -> usize {
+        let key = (fold.clone(), words.join(",") + value, counted.to_owned());
+        if let Some(&known) = self.memo.get(&key) {
+            return known;
+        }
+        let number = self.accumulators.len();
+        let acc = Accumulator { fold, at: self.words, count, ty, class };
+        let text = acc.update("table", "at", words, value);
+        self.updates.push((counted.to_owned(), text));
+        self.words += acc.fold.words();
+        self.accumulators.push(acc);
+        self.memo.insert(key, number);
+        number
+    }
+
+    /// The condition of a fault: flags count under the condition that the value they belong to is used.
+    fn fault(&mut self) -> Option<String> {
+        let mut terms = BTreeSet::new();
+        for (condition, flags) in std::mem::take(&mut self.faults) {
+            terms.extend(flags.iter().map(|flag| format!("({condition} & {flag})")));
+        }
+        let terms: Vec<String> = terms.into_iter().collect();
+        (!terms.is_empty()).then(|| terms.join(" | "))
+    }
+
+    /// The kernel that finds each row's group and adds the row.
+    fn accumulate(
+        &mut self,
+        program: &Program,
+        by: &GroupBy,
+        parts: &Parts,
+        functions: &[(Arc<Expr>, Class)],
+        stride: u32,
+        unroll: u32,
+    ) -> GpuResult<Kernel> {
+        let (columns, params_at) = (self.columns, params_at(self.columns));
+        let mut bindings = Bindings::new(columns)?;
+        bindings.own(BindingKind::Storage, "table", "atomic<u32>");
+        bindings.own(BindingKind::Storage, "status", "atomic<u32>");
+        let again = again(program, &by.keys, columns, functions, &mut self.emitter)?;
+        let loads = Loads::new(columns);
+        let mut text = param_variables(&self.emitter);
+        let _ = writeln!(text, "const CONTENDED: u32 = {}u;\nvar<private> state: u32;", status::CONTENDED);
+        text.push_str(&parts.keys.text());
+        text.push_str(&again);
+        text.push_str(&find(stride));
+        text.push_str(&library("table"));
+        for acc in &self.accumulators {
+            if let Fold::Best { min, function } = acc.fold {
+                let class = functions.get(function).map_or(Class::I64, |(_, class)| *class);
+                let function = best_function("table", function, min, class);
+                if !text.contains(&function) {
+                    text.push_str(&function);
+                }
+            }
+        }
+        let _ = writeln!(text, "fn row(i: u32, live: bool{}) {{\n{}", loads.parameters()?, self.emitter.body);
+        if let Some(fault) = &parts.fault {
+            let _ = writeln!(text, "    state |= select(0u, {}u, {fault});", status::FAULT);
+        }
+        let _ = writeln!(
+            text,
+            "{}    if (!{}) {{\n        return;\n    }}\n    let at = find(i, {});\n    if (at == 0xffffffffu) {{\n        return;\n    }}",
+            self.floats, parts.selected, parts.key
+        );
+        for (condition, update) in &self.updates {
+            let _ = match *condition == parts.selected {
+                true => writeln!(text, "    {{\n{update}    }}"),
+                false => writeln!(text, "    if ({condition}) {{\n{update}    }}"),
+            };
+        }
+        text.push_str("}\n");
+        text.push_str(ENTRY);
+        text.push_str(&loads.masks());
+        text.push_str(&param_loads(&self.emitter, params_at));
+        text.push_str(&row_loop(&loads, unroll));
+        Ok(Kernel {
+            shader: bindings.shader("group_by", &text),
+            slots: bindings.slots,
+            columns: columns.to_vec(),
+        })
+    }
+}
+
+/// A value as the words that are added, and the exponent of the power of two that was added to make it positive.
+fn biased(arg: &Node, wide: bool) -> (Vec<String>, Option<u8>) {
+    let top = |text: &str| vec![format!("({text}) ^ 0x80000000u")];
+    match arg.class {
+        Class::I32 => (top(&format!("bitcast<u32>({})", arg.value)), Some(31)),
+        Class::I64 if arg.bits <= 31 => {
+            let low = sum_words(arg.class, &arg.value).into_iter().next().unwrap_or_default();
+            (top(&low), Some(31))
+        }
+        // Two words hold the sum with its sign.
+        Class::I64 if wide && arg.bits > 32 && arg.bits <= 63 => {
+            let positive = format!("bitcast<u64>({}) + {:#x}lu", arg.value, 1u64 << arg.bits);
+            (sum_words(Class::U64, &positive), Some(arg.bits))
+        }
+        class => (sum_words(class, &arg.value), None),
+    }
+}
+
+/// Functions that compute keys and arguments of any row; what they hold of parameters and tables, `emitter` then holds too.
+fn again(
+    program: &Program,
+    keys: &[GroupKey],
+    columns: &[ColumnShape],
+    functions: &[(Arc<Expr>, Class)],
+    emitter: &mut Emitter<'_>,
+) -> GpuResult<String> {
+    let fresh = || Emitter::new(columns, &program.params, params_at(columns));
+    let mut own = fresh();
+    let (_, key, _) = keys::emit(&mut own, keys, columns)?;
+    let mut text = row_function("keys", "Key", &own, columns, &key_columns(keys), &key);
+    let mut used = vec![own];
+    for (number, (expr, class)) in functions.iter().enumerate() {
+        let mut own = fresh();
+        let node = own.emit(expr)?;
+        let value = match node.ty {
+            ValueType::Float64 => own.key(&node, false),
+            _ => node.value,
+        };
+        let name = format!("arg{number}");
+        text.push_str(&row_function(&name, class.wgsl(), &own, columns, &columns_of([expr]), &value));
+        used.push(own);
+    }
+    for own in used {
+        emitter.held.extend(own.held);
+        emitter.tables.extend(own.tables);
+    }
+    Ok(text)
+}
+
+/// The function that gives the record of a row's group, a new one if need be. Arguments: 2 = slots - 1, 3 = slots to try, 4 = seed.
+fn find(stride: u32) -> String {
+    format!(
+        "
+fn find(i: u32, key: Key) -> u32 {{
+    let mask = args[2];
+    var slot = hash(key, args[4]) & mask;
+    for (var n = 0u; n < args[3]; n++) {{
+        let at = slot * {stride}u;
+        var owner = atomicLoad(&table[at]);
+        if (owner == 0u) {{
+            let swap = atomicCompareExchangeWeak(&table[at], 0u, i + 1u);
+            if (swap.exchanged) {{
+                return at;
+            }}
+            owner = swap.old_value;
+        }}
+        // 0 is an exchange that failed for no reason: once more.
+        if (owner != 0u) {{
+            if (same(keys(owner - 1u), key)) {{
+                return at;
+            }}
+            slot = (slot + 1u) & mask;
+        }}
+    }}
+    atomicOr(&status[0], {}u);
+    return 0xffffffffu;
+}}
+",
+        status::FULL
+    )
+}
+
+/// The grid-stride loop over rows, which ends early where the table was found too small.
+fn row_loop(loads: &Loads<'_>, unroll: u32) -> String {
+    let tile = WORKGROUP * unroll;
+    let mut text = format!(
+        "    state = 0u;\n    let last = rows - 1u;\n    for (var base = group * {tile}u; base < rows; base += groups * {tile}u) {{\n"
+    );
+    for u in 0..unroll {
+        let _ = writeln!(
+            text,
+            "        let i{u} = base + l + {}u;\n        let j{u} = min(i{u}, last);",
+            u * WORKGROUP
+        );
+        text.push_str(&loads.statements(&format!("j{u}"), &format!("_{u}"), "        "));
+    }
+    for u in 0..unroll {
+        let _ = writeln!(text, "        row(j{u}, i{u} < rows{});", loads.arguments(&format!("_{u}")));
+    }
+    let _ = writeln!(
+        text,
+        "        if ((atomicLoad(&status[0]) & {}u) != 0u) {{\n            break;\n        }}\n    }}\n    if (state != 0u) {{\n        atomicOr(&status[0], state);\n    }}\n}}",
+        status::FULL | status::CONTENDED
+    );
+    text
+}
+
+/// The kernel that writes keys and states of the occupied slots.
+#[allow(clippy::too_many_arguments, reason = "all parts of one plan")]
+fn gather(
+    caps: &DeviceCaps,
+    program: &Program,
+    by: &GroupBy,
+    columns: &[ColumnShape],
+    keys: &Keys,
+    accumulators: &[Accumulator],
+    functions: &[(Arc<Expr>, Class)],
+    stride: u32,
+) -> GpuResult<Kernel> {
+    let mut used = key_columns(&by.keys);
+    used.extend(columns_of(functions.iter().map(|(expr, _)| expr)));
+    let columns: Vec<ColumnShape> = columns.iter().filter(|c| used.contains(&c.index)).copied().collect();
+    let columns = fitted(columns, OWN_BINDINGS, caps.max_storage_buffers);
+    let mut emitter = Emitter::new(&columns, &program.params, params_at(&columns));
+    let again = again(program, &by.keys, &columns, functions, &mut emitter)?;
+    let mut bindings = Bindings::new(&columns)?;
+    for name in ["table", "offsets", "block_offsets"] {
+        bindings.own(BindingKind::ReadOnlyStorage, name, "u32");
+    }
+    bindings.own(BindingKind::Storage, "out", "u32");
+    let mut text = param_variables(&emitter);
+    text.push_str("var<workgroup> words: array<atomic<u32>, 32>;\nvar<workgroup> ranks: array<u32, 32>;\n");
+    text.push_str(&keys.text());
+    text.push_str(&again);
+    text.push_str(&emit_function(keys, accumulators));
+    text.push_str(ENTRY);
+    text.push_str(&Loads::new(&columns).masks());
+    text.push_str(&param_loads(&emitter, params_at(&columns)));
+    text.push_str(&gather_loop(stride));
+    drop(emitter);
+    Ok(Kernel { shader: bindings.shader("group_gather", &text), slots: bindings.slots, columns })
+}
