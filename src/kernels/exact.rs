@@ -6,6 +6,8 @@
 
 mod bytes;
 #[cfg(test)]
+pub(crate) mod plain;
+#[cfg(test)]
 mod tests;
 mod wide;
 

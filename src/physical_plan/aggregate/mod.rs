@@ -6,6 +6,7 @@
 
 mod cpu;
 mod dynamic_filter;
+pub(crate) mod exact;
 mod finish;
 mod resident;
 
