@@ -64,6 +64,9 @@ pub enum Wrong {
     Leak,
 }
 
+/// Time that a run without an answer is given before it counts as hung, in times of what a query may take.
+const MORE_TIME: u32 = 5;
+
 /// How often the CPU is asked once more under the forced run's own sizes.
 const REPEATS: usize = 20;
 
@@ -95,6 +98,8 @@ pub enum Judgement {
     TooLarge,
     /// No answer in time from a plan without GPU nodes, for which the CPU needs long as well.
     SlowOnCpu,
+    /// The right answer, but not in time, such as of tiny batches over the many rows of a join.
+    Slow,
     /// A failure, in words.
     Wrong(Wrong, String),
 }
@@ -153,6 +158,27 @@ impl<'a> Question<'a> {
 
     /// Judges a forced run.
     pub async fn judge(&self, engine: &Engine, options: &RunOptions, run: &Run, care: Care) -> Judgement {
+        if !matches!(run.verdict, Verdict::Hang) {
+            return self.judge_ended(engine, options, run, care).await;
+        }
+        if run.gpu.nodes.is_empty() && self.is_slow_on_cpu(engine, options).await {
+            return Judgement::SlowOnCpu;
+        }
+        if care == Care::Thorough {
+            let limit = engine.timeout() * MORE_TIME;
+            let again = engine.forced_within(self.stored, &self.sql, options, limit).await;
+            if !matches!(again.verdict, Verdict::Hang) {
+                return match self.judge_ended(engine, options, &again, care).await {
+                    Judgement::Same | Judgement::SameError => Judgement::Slow,
+                    judgement => judgement,
+                };
+            }
+        }
+        Judgement::Wrong(Wrong::Hang, "no answer in time".to_string())
+    }
+
+    /// Judges a forced run that came to an end.
+    async fn judge_ended(&self, engine: &Engine, options: &RunOptions, run: &Run, care: Care) -> Judgement {
         // How much memory a plan needs is its own business: either side alone may run out of it.
         if let (Some(_), Verdict::Error(text)) = (&options.pool, &run.verdict)
             && (is_exhausted(text) || is_second_execution(text))
@@ -163,12 +189,6 @@ impl<'a> Question<'a> {
             Judgement::Wrong(wrong, text) => (wrong, text),
             judgement => return leak_or(judgement, run.gpu.leaked),
         };
-        if difference.0 == Wrong::Hang {
-            if run.gpu.nodes.is_empty() && self.is_slow_on_cpu(engine, options).await {
-                return Judgement::SlowOnCpu;
-            }
-            return Judgement::Wrong(difference.0, difference.1);
-        }
         let mut others = vec![];
         let mut variations = variations(options, self.stored.rows, care);
         if care == Care::Thorough {
@@ -187,7 +207,10 @@ impl<'a> Question<'a> {
             }
             others.push(oracle);
         }
-        if care == Care::Thorough && self.is_filters_doing(engine, options, run).await {
+        if care == Care::Thorough
+            && (self.is_filters_doing(engine, options, run).await
+                || self.is_of_slices(engine, options, run).await)
+        {
             return leak_or(Judgement::Undetermined, run.gpu.leaked);
         }
         if self.is_undetermined(&others, run) || self.is_datafusions_own(engine, options, run).await {
@@ -209,6 +232,21 @@ impl<'a> Question<'a> {
         let options = options.clone().without_dynamic_filters();
         let bare = engine.forced(self.stored, &self.sql, &options).await;
         matches!(self.agreement(&self.oracle, &bare, &options), Judgement::Same)
+    }
+
+    /// Whether both sides raised for a value, and for the same one once batches on the device hold whole host batches: what the
+    /// CPU replays of a batch that was cut is a batch that it would not have seen, and which of several expressions of a batch raises
+    /// first depends on its rows.
+    async fn is_of_slices(&self, engine: &Engine, options: &RunOptions, run: &Run) -> bool {
+        let (Verdict::Error(want), Verdict::Error(got)) = (&self.oracle.verdict, &run.verdict) else {
+            return false;
+        };
+        let Some(whole) = options.with_whole_batches(self.stored.rows) else { return false };
+        if !is_of_a_value(want) || !is_of_a_value(got) {
+            return false;
+        }
+        let again = engine.forced(self.stored, &self.sql, &whole).await;
+        matches!(self.agreement(&self.oracle, &again, &whole), Judgement::Same | Judgement::SameError)
     }
 
     /// Whether the run had the plan that DataFusion makes without this crate, to the letter: what it gave is DataFusion's

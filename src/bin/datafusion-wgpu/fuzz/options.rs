@@ -116,6 +116,7 @@ pub struct RunOptions {
 const PARTITIONS: &str = "datafusion.execution.target_partitions";
 const SPILL_FILE: &str = "datafusion.execution.max_spill_file_size_bytes";
 const BATCH_SIZE: &str = "datafusion.execution.batch_size";
+const GPU_ROWS: &str = "gpu.batch_rows";
 
 impl RunOptions {
     /// Random options for a run over about `rows` rows.
@@ -129,7 +130,7 @@ impl RunOptions {
         let least = 1 + rows / 200;
         set(BATCH_SIZE, rng.choose(&[least, least + 6, 64 + least, 1_000, 8_192, 8_192]).to_string());
         let gpu_rows = [least, least + 2, least + 32, 1_000, 8_192, 100_000, 524_288];
-        set("gpu.batch_rows", rng.choose(&gpu_rows).to_string());
+        set(GPU_ROWS, rng.choose(&gpu_rows).to_string());
         if rng.chance(15) {
             set("gpu.batch_bytes", rng.choose(&[64 * least, 4_096, 100_000]).to_string());
         }
@@ -213,6 +214,20 @@ impl RunOptions {
             self.settings.insert(key, "false".to_string());
         }
         self
+    }
+
+    /// The same with batches on the device that hold whole host batches; `None` where they did already. `rows` are those of
+    /// all tables.
+    pub fn with_whole_batches(&self, rows: usize) -> Option<Self> {
+        let whole = self.batch_size().max(rows).max(8_192);
+        let mut options = self.clone();
+        let limits = ["gpu.batch_bytes", "gpu.memory_limit"];
+        let limited = limits.into_iter().filter(|key| options.settings.remove(*key).is_some()).count() > 0;
+        if !limited && self.number(GPU_ROWS, whole) >= whole {
+            return None;
+        }
+        options.settings.insert(GPU_ROWS.to_string(), whole.to_string());
+        Some(options)
     }
 
     /// The same within the memory that `other` has.

@@ -62,6 +62,8 @@ pub struct Summary {
     pub too_large: u64,
     /// Without an answer in time, without GPU nodes, and slow on the CPU as well.
     pub slow_on_cpu: u64,
+    /// Without an answer in time, but with the right one when given more of it.
+    pub slow: u64,
     /// Whether a signal ended it early.
     pub interrupted: bool,
     /// GPU nodes by name, over all forced runs.
@@ -128,6 +130,7 @@ impl Summary {
             Judgement::Unchecked => self.unchecked += 1,
             Judgement::TooLarge => self.too_large += 1,
             Judgement::SlowOnCpu => self.slow_on_cpu += 1,
+            Judgement::Slow => self.slow += 1,
             Judgement::Wrong(..) => {}
         }
         for (name, count) in &work.nodes {
@@ -219,6 +222,9 @@ impl fmt::Display for Summary {
         )?;
         if self.slow_on_cpu > 0 {
             writeln!(f, "  {} slow on the CPU: without GPU nodes, and not in time", self.slow_on_cpu)?;
+        }
+        if self.slow > 0 {
+            writeln!(f, "  {} slow: the right answer, but not in time", self.slow)?;
         }
         if self.proves_little() {
             let percent = self.unsettled_percent();

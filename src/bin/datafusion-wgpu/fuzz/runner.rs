@@ -108,7 +108,7 @@ impl Engine {
     /// Runs a query on the CPU.
     pub async fn cpu(&self, stored: &Stored, sql: &str, options: &RunOptions) -> Verdict {
         match self.session(stored, options, None) {
-            Ok(context) => self.run(context, sql, options).await.verdict,
+            Ok(context) => self.run(context, sql, options, self.timeout).await.verdict,
             Err(error) => Verdict::Error(error.to_string()),
         }
     }
@@ -122,10 +122,21 @@ impl Engine {
 
     /// Runs a query with the rule forced.
     pub async fn forced(&self, stored: &Stored, sql: &str, options: &RunOptions) -> Run {
+        self.forced_within(stored, sql, options, self.timeout).await
+    }
+
+    /// The same for a query that may take as long as `limit`.
+    pub async fn forced_within(
+        &self,
+        stored: &Stored,
+        sql: &str,
+        options: &RunOptions,
+        limit: Duration,
+    ) -> Run {
         let view = self.device.with_caps(options.lower(self.device.caps()));
         options.arm(view.faults());
         let mut run = match self.session(stored, options, Some(&view)) {
-            Ok(context) => self.run(context, sql, options).await,
+            Ok(context) => self.run(context, sql, options, limit).await,
             Err(error) => Run::of_error(&error),
         };
         if !matches!(run.verdict, Verdict::Hang) {
@@ -169,7 +180,7 @@ impl Engine {
         self.watchdog.on_deadlock(act);
     }
 
-    async fn run(&self, context: SessionContext, sql: &str, options: &RunOptions) -> Run {
+    async fn run(&self, context: SessionContext, sql: &str, options: &RunOptions, limit: Duration) -> Run {
         let (seed, number) = NUMBER.try_with(|number| *number).unwrap_or_default();
         let running = Running { seed, number, sql: sql.to_string(), options: options.clone() };
         let sql = sql.to_string();
@@ -177,7 +188,7 @@ impl Engine {
         let planned = Arc::new(OnceLock::new());
         let inside = Arc::clone(&planned);
         let task = SpawnedTask::spawn(async move { answer(&context, &sql, &inside).await });
-        let verdict = match self.watchdog.wait(running, task, self.timeout).await {
+        let verdict = match self.watchdog.wait(running, task, limit).await {
             Some(Ok(verdict)) => verdict,
             Some(Err(error)) => panicked(error),
             None => Verdict::Hang,

@@ -143,5 +143,68 @@ async fn slow_plans_of_the_cpu_are_counted_apart() {
         on_device.gpu.nodes.insert("GpuFilterExec".to_string(), 1);
         let judgement = question.judge(&engine, &options, &on_device, Care::Quick).await;
         assert!(matches!(judgement, Judgement::Wrong(Wrong::Hang, _)), "{judgement:?}");
+        // Asked once more, with more time, of which there is none here first.
+        let judgement = question.judge(&engine, &options, &on_device, Care::Thorough).await;
+        assert_eq!(matches!(judgement, Judgement::Slow), !is_slow, "{judgement:?}");
+        assert_eq!(matches!(judgement, Judgement::Wrong(Wrong::Hang, _)), is_slow, "{judgement:?}");
     }
+}
+
+/// The answer of a slow run, once it has one, is compared: here with that of a CPU which gives another one when asked again.
+#[tokio::test]
+async fn slow_runs_are_judged_by_their_answers() {
+    let stored = numbers().await;
+    let engine = Engine::new("", Duration::from_secs(60)).unwrap();
+    let sql = "SELECT count(*) FROM t0".to_string();
+    let mut question = Question::of_sql(&engine, &stored, sql, None, Spec::default()).await;
+    let Verdict::Rows(answer) = &mut question.oracle.verdict else { panic!("rows") };
+    answer.batches.clear();
+    let hang = runner::Run { verdict: Verdict::Hang, gpu: runner::GpuWork::default(), plan: String::new() };
+    let judgement = question.judge(&engine, &RunOptions::default(), &hang, Care::Thorough).await;
+    assert!(matches!(judgement, Judgement::OtherCpu), "{judgement:?}");
+}
+
+/// Found by the fuzzer: of the four rows, the first three make a batch in which the decimal raises, of which the fourth keeps
+/// it on the CPU: there the division does.
+const SLICES: &str = r#"
+-- fuzz: {"seed":6000,"query":10648,"wrong":"error","options":{"settings":{"gpu.batch_rows":"3"},"withheld":[],"fault":null,"pool":null},"spec":{"order":[],"limited":false,"offset":0,"folds":[false,false],"tiers":["Exact","Exact"]},"reference":null,"tables":[{"name":"t0","layout":{"Memory":{"partitions":1,"pattern":[18446744073709551615],"before":0}},"not_null":[],"file":null},{"name":"t2","layout":{"Parquet":{"files":1,"row_group":4,"dictionary":true,"statistics":true}},"not_null":[],"file":null}]}
+CREATE TABLE t0 AS SELECT
+  arrow_cast(column1, 'Dictionary(Int32, Utf8)') AS k,
+  arrow_cast(column2, 'Float32') AS c1,
+  arrow_cast(column3, 'Decimal128(38, 0)') AS c3,
+  arrow_cast(column4, 'Int32') AS c5,
+  arrow_cast(column5, 'Decimal128(9, 2)') AS c6
+FROM (VALUES
+  (NULL, '-323.05957', '99999999999999999999999999999999999999', '2147483647', NULL),
+  (NULL, '-228.15332', '-5', '2147483647', '-8234.46'),
+  (NULL, '484.30762', '-5888334502547446713', '56', '-6687.12'),
+  (NULL, 'inf', NULL, '0', '-9324.94')
+);
+CREATE TABLE t2 AS SELECT
+  arrow_cast(column1, 'Utf8') AS k
+FROM (VALUES
+  ('ä')
+);
+SELECT (COALESCE(NULLIF(a1.c5, 0), 1) <> 1 AND a1.c5 / a1.c5 <> 0) AS x7, NULLIF(a1.c3, a1.c6) AS x8 FROM t0 AS a1 WHERE ((CAST('394.58594' AS DOUBLE) <> a1.c1) AND (NOT EXISTS (SELECT 1 AS x3 FROM t2 AS a2 WHERE (a2.k = a1.k))));
+"#;
+
+#[tokio::test]
+async fn errors_of_slices_are_open_if_whole_batches_agree() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("slices.sql");
+    std::fs::write(&path, SLICES).unwrap();
+    let script = script::read(&path).await.unwrap();
+    let stored = script.dataset.store().await.unwrap();
+    let engine = Engine::new("", Duration::from_secs(60)).unwrap();
+    let header = script.header;
+    let question = Question::of_sql(&engine, &stored, script.sql, header.reference, header.spec).await;
+    let (run, judgement) = question.run(&engine, &header.options, &Plant::default(), Care::Thorough).await;
+    let (Verdict::Error(off), Verdict::Error(forced)) = (&question.oracle.verdict, &run.verdict) else {
+        panic!("{:?} {:?}", question.oracle.verdict, run.verdict)
+    };
+    assert!(off.contains("Divide by zero") && forced.contains("Overflowing on"), "{off}\n{forced}");
+    assert!(matches!(judgement, Judgement::Undetermined), "{judgement:?}");
+    // Whole batches leave nothing open.
+    let judgement = question.judge(&engine, &RunOptions::default(), &run, Care::Thorough).await;
+    assert!(matches!(judgement, Judgement::Wrong(Wrong::Error, _)), "{judgement:?}");
 }
