@@ -6,8 +6,10 @@ use datafusion::common::config::ConfigOptions;
 use datafusion::common::{Result, internal_err};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_optimizer::sanity_checker::SanityCheckPlan;
+use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::execution_plan::replace_children_if_necessary;
-use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
+use datafusion::physical_plan::repartition::RepartitionExec;
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, Partitioning};
 
 use crate::physical_plan::{GpuExec, Query, Template};
 
@@ -43,20 +45,37 @@ fn rebuild(
     };
     let node = &tagged.nodes[id];
     let Verdict::Gpu(proposal) = &node.verdict else {
-        let children = inputs(&node.children, below_gpu && GpuExec::passes_on(&node.plan))?;
+        let mut children = inputs(&node.children, below_gpu && GpuExec::passes_on(&node.plan))?;
+        if !below_gpu && !node.plan.is::<CoalescePartitionsExec>() {
+            let originals = node.children.iter().map(|child| &tagged.nodes[*child].plan);
+            let restored = children.into_iter().zip(originals);
+            children = restored.map(|(child, original)| restore(child, original)).collect::<Result<_>>()?;
+        }
         return replace_children_if_necessary(Arc::clone(&node.plan), children);
     };
     let children = inputs(tagged.inputs(id), true)?;
     let template = Template::chain(&node.plan, proposal.nodes)?;
-    let plan: Arc<dyn ExecutionPlan> = Arc::new(
-        GpuExec::try_new(Arc::clone(&proposal.op), template, children, Arc::clone(query))?
-            .below_gpu(below_gpu),
-    );
-    // Parents were planned on these partitions. Row-local operators keep their input's, and an aggregate without
-    // groups has one either way, so that no exchange is ever needed to restore them.
-    let (ours, theirs) = (plan.output_partitioning(), node.plan.output_partitioning());
-    if ours.partition_count() != theirs.partition_count() {
-        return internal_err!("{} has {ours} where {} had {theirs}", plan.name(), node.plan.name());
+    let plan = GpuExec::try_new(Arc::clone(&proposal.op), template, children, Arc::clone(query))?;
+    Ok(Arc::new(plan.below_gpu(below_gpu)))
+}
+
+/// `plan` in the partitions that `original` had: a GPU node gives one partition where it stands for an exchange too, and CPU nodes
+/// above were planned on several.
+fn restore(
+    plan: Arc<dyn ExecutionPlan>,
+    original: &Arc<dyn ExecutionPlan>,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    let (ours, theirs) = (plan.output_partitioning(), original.output_partitioning());
+    let partitions = theirs.partition_count();
+    if ours.partition_count() == partitions {
+        return Ok(plan);
     }
-    Ok(plan)
+    if ours.partition_count() != 1 {
+        return internal_err!("{} has {ours} where {} had {theirs}", plan.name(), original.name());
+    }
+    let partitioning = match theirs {
+        Partitioning::UnknownPartitioning(_) => Partitioning::RoundRobinBatch(partitions),
+        theirs => theirs.clone(),
+    };
+    Ok(Arc::new(RepartitionExec::try_new(plan, partitioning)?))
 }

@@ -82,8 +82,13 @@ pub enum Reason {
         /// The aggregate.
         aggregate: String,
     },
-    /// An aggregate with GROUP BY.
-    Grouping,
+    /// An aggregate that gives its groups in the order of its input, or while it reads it.
+    OrderedGrouping,
+    /// An aggregate that stops early, since few of its groups are asked for.
+    SoftLimit {
+        /// Number of groups.
+        limit: usize,
+    },
     /// The operator reads more columns than a kernel can bind.
     BindingLimit {
         /// Storage buffers that the kernel needs.
@@ -109,7 +114,7 @@ pub enum Reason {
     RecursiveQuery,
     /// The final step of an aggregate whose partial step is not below it, exchanges apart.
     FinalWithoutPartial,
-    /// `gpu.exchanges = 'keep'` leaves the final step of an aggregate, which sees one row a partition, on the CPU.
+    /// `gpu.exchanges = 'keep'` leaves the final step of an aggregate, which merges states, on the CPU.
     ExchangesKept,
     /// A partial state would already be rounded, so that the result would depend on the partitions.
     RoundedState {
@@ -147,7 +152,8 @@ impl Reason {
             Reason::FloatArithmetic { .. } => "FloatArithmetic",
             Reason::Distinct { .. } => "Distinct",
             Reason::OrderSensitive { .. } => "OrderSensitive",
-            Reason::Grouping => "Grouping",
+            Reason::OrderedGrouping => "OrderedGrouping",
+            Reason::SoftLimit { .. } => "SoftLimit",
             Reason::BindingLimit { .. } => "BindingLimit",
             Reason::ExpressionTooLarge { .. } => "ExpressionTooLarge",
             Reason::Unbounded => "Unbounded",
@@ -182,7 +188,8 @@ impl Reason {
             | Reason::LoneRowLocal
             | Reason::NothingToCompute
             | Reason::UnsupportedOperator { .. }
-            | Reason::Grouping
+            | Reason::OrderedGrouping
+            | Reason::SoftLimit { .. }
             | Reason::BindingLimit { .. }
             | Reason::Unbounded
             | Reason::RecursiveQuery
@@ -241,7 +248,12 @@ impl fmt::Display for Reason {
             Reason::OrderSensitive { aggregate } => {
                 write!(f, "{aggregate}: the result depends on the order of the rows")
             }
-            Reason::Grouping => f.write_str("GROUP BY is not supported"),
+            Reason::OrderedGrouping => {
+                f.write_str("its groups come in the order of its input, which the GPU does not keep")
+            }
+            Reason::SoftLimit { limit } => {
+                write!(f, "the CPU stops at {limit} groups, while the GPU finds them all")
+            }
             Reason::BindingLimit { need, limit } => {
                 write!(f, "the kernel needs {need} storage buffers, the adapter allows {limit}")
             }
@@ -255,7 +267,7 @@ impl fmt::Display for Reason {
                 f.write_str("the aggregate's partial step is not directly below it")
             }
             Reason::ExchangesKept => f.write_str(
-                "gpu.exchanges = 'keep' leaves the final step, which sees one row a partition, on the CPU",
+                "gpu.exchanges = 'keep' leaves the final step, which merges the states of the partitions, on the CPU",
             ),
             Reason::RoundedState { aggregate } => {
                 write!(
@@ -293,6 +305,6 @@ mod tests {
         assert!(shown.starts_with("a b") && !shown.contains('\n'));
         assert_eq!(reason.code(), "UnsupportedExpression");
         assert_eq!(reason.expression().map(|text| text.chars().count()), Some(161));
-        assert_eq!(Reason::Grouping.expression(), None);
+        assert_eq!(Reason::OrderedGrouping.expression(), None);
     }
 }

@@ -7,8 +7,7 @@ use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{Result, Statistics, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_expr::OrderingRequirements;
-use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::{OrderingRequirements, Partitioning, PhysicalExpr};
 use datafusion::physical_plan::buffer::BufferExec;
 use datafusion::physical_plan::coop::CooperativeExec;
 use datafusion::physical_plan::execution_plan::{
@@ -54,6 +53,7 @@ impl GpuExec {
         query: Arc<Query>,
     ) -> Result<Self> {
         let properties = Arc::clone(template.instantiate(&children)?.properties());
+        let properties = if op.merges_partitions() { merged(&properties) } else { properties };
         let metrics = ExecutionPlanMetricsSet::new();
         Ok(Self { op, template, children, properties, metrics, query, below_gpu: false })
     }
@@ -117,6 +117,16 @@ impl GpuExec {
         let node = Self::try_new(op, template, children, Arc::clone(&self.query))?;
         Ok(Arc::new(node.below_gpu(self.below_gpu)))
     }
+}
+
+/// The properties of a plan whose partitions are merged into one, in no order.
+fn merged(properties: &PlanProperties) -> Arc<PlanProperties> {
+    let mut equivalences = properties.eq_properties.clone();
+    equivalences.clear_orderings();
+    equivalences.clear_per_partition_constants();
+    let partitioning = Partitioning::UnknownPartitioning(1);
+    let (emission, boundedness) = (properties.emission_type, properties.boundedness);
+    Arc::new(PlanProperties::new(equivalences, partitioning, emission, boundedness))
 }
 
 impl DisplayAs for GpuExec {

@@ -14,7 +14,8 @@ use datafusion::common::utils::memory::RecordBatchMemoryCounter;
 use datafusion::common::{DataFusionError, Result, internal_err};
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::execution::memory_pool::MemoryReservation;
-use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
+use datafusion::physical_plan::{ExecutionPlan, PlanProperties};
 use futures::StreamExt;
 use futures::stream::FuturesOrdered;
 use tokio::sync::watch;
@@ -57,6 +58,8 @@ pub(crate) enum IslandEnd {
 pub(crate) struct IslandRun {
     run: Arc<RunContext>,
     template_inputs: Range<usize>,
+    /// The sources can be read again.
+    repeatable: bool,
     /// Host batches are kept for a replay, because the sources cannot be read again; for as long as the query's memory pool
     /// has room to spare.
     retain: bool,
@@ -83,7 +86,13 @@ impl IslandRun {
         let repeatable =
             alone && children.iter().all(|child| is_repeatable(child) && !produces_dynamic_filters(child));
         let retain = run.island_scope() && !repeatable;
-        Self { run, template_inputs: inputs, retain, stop: watch::Sender::new(false) }
+        Self { run, template_inputs: inputs, repeatable, retain, stop: watch::Sender::new(false) }
+    }
+
+    /// The same run, which can be done again on the CPU whatever the options say is run again after a failure: for answers
+    /// that one batch does not tell.
+    pub(crate) fn always_again(self) -> Self {
+        Self { retain: !self.repeatable, ..self }
     }
 
     /// Gives every batch of every input partition to `work`. The tasks are aborted when the returned future is dropped.
@@ -137,7 +146,11 @@ impl IslandRun {
     ) -> Result<SendableRecordBatchStream> {
         self.run.fall_back(reason, FallbackScope::Island)?;
         self.run.metrics.cpu_batch();
-        let plan = if self.retain { Self::replayed(node, ends)? } else { fresh_cpu_plan(node, ends)? };
+        let mut plan = if self.retain { Self::replayed(node, ends)? } else { fresh_cpu_plan(node, ends)? };
+        let count = |properties: &PlanProperties| properties.partitioning.partition_count();
+        if count(node.properties()) == 1 && count(plan.properties()) > 1 {
+            plan = Arc::new(CoalescePartitionsExec::new(plan));
+        }
         plan.execute(output, Arc::clone(self.run.task()))
     }
 

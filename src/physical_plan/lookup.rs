@@ -209,21 +209,38 @@ pub(crate) async fn prepare(
     batch: &mut GpuBatch,
     tables: &BTreeSet<usize>,
 ) -> std::result::Result<(), FallbackReason> {
-    if tables.is_empty() {
+    prepare_keys(run, batch, tables, &BTreeSet::new()).await
+}
+
+/// The same, and codes for the source columns `coded`, by which rows are grouped.
+///
+/// # Errors
+/// Why the CPU is to answer.
+pub(crate) async fn prepare_keys(
+    run: &RunContext,
+    batch: &mut GpuBatch,
+    tables: &BTreeSet<usize>,
+    coded: &BTreeSet<usize>,
+) -> std::result::Result<(), FallbackReason> {
+    if tables.is_empty() && coded.is_empty() {
         return Ok(());
     }
-    if let Some(reason) = run.no_dictionaries(too_many_distinct(batch, tables)).await {
+    let columns = tables.iter().filter_map(|table| batch.table_column(*table)).chain(coded.iter().copied());
+    let columns: BTreeSet<usize> = columns.collect();
+    if let Some(reason) = run.no_dictionaries(too_many_distinct(batch, &columns)).await {
         return Err(reason);
+    }
+    for column in coded {
+        batch.source().encode(*column).await?;
     }
     batch.prepare(tables).await?;
     let raised = |table: &usize| batch.table(*table).is_some_and(|(table, _)| table.raised);
     if tables.iter().any(raised) { Err(FallbackReason::ArithmeticFault) } else { Ok(()) }
 }
 
-/// Whether the first rows of a column that the tables read have too many distinct values.
-async fn too_many_distinct(batch: &GpuBatch, tables: &BTreeSet<usize>) -> Option<FallbackReason> {
-    let columns: BTreeSet<usize> = tables.iter().filter_map(|table| batch.table_column(*table)).collect();
-    for column in columns {
+/// Whether the first rows of one of the columns have too many distinct values.
+async fn too_many_distinct(batch: &GpuBatch, columns: &BTreeSet<usize>) -> Option<FallbackReason> {
+    for &column in columns {
         let arrays: Vec<ArrayRef> =
             batch.source().host().iter().filter_map(|host| host.columns().get(column).cloned()).collect();
         match blocking(move || sample(&arrays, SAMPLE_ROWS)).await {

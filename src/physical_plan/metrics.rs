@@ -34,6 +34,8 @@ pub(crate) struct GpuMetrics {
     /// Waiting until the device's memory had room beside other work.
     pub admission_time: Time,
     fallbacks: Mutex<Vec<(&'static str, Count)>>,
+    /// What only some operators count.
+    others: Mutex<Vec<(&'static str, Count)>>,
     memory: Arc<PeakMeter>,
     peak: Gauge,
     query: Arc<Query>,
@@ -87,6 +89,7 @@ impl GpuMetrics {
             batch_retries: count("batch_retries"),
             admission_time: time("admission_time"),
             fallbacks: Mutex::new(vec![]),
+            others: Mutex::new(vec![]),
             memory: Arc::default(),
             peak: MetricBuilder::new(set).peak_memory_usage("peak_device_bytes", partition),
             query,
@@ -124,14 +127,29 @@ impl GpuMetrics {
 
     /// Counts a fallback.
     pub(crate) fn fallback(&self, code: &'static str) {
-        let mut fallbacks = self.fallbacks.lock();
-        if let Some((_, count)) = fallbacks.iter().find(|(known, _)| *known == code) {
-            count.add(1);
+        self.count(&self.fallbacks, code, 1, || format!("fallback.{code}"));
+    }
+
+    /// Adds to a counter of the operator's own.
+    pub(crate) fn add(&self, name: &'static str, number: usize) {
+        self.count(&self.others, name, number, || name.to_owned());
+    }
+
+    fn count(
+        &self,
+        counts: &Mutex<Vec<(&'static str, Count)>>,
+        key: &'static str,
+        number: usize,
+        name: impl Fn() -> String,
+    ) {
+        let mut counts = counts.lock();
+        if let Some((_, count)) = counts.iter().find(|(known, _)| *known == key) {
+            count.add(number);
             return;
         }
-        let count = MetricBuilder::new(&self.set).counter(format!("fallback.{code}"), self.partition);
-        count.add(1);
-        fallbacks.push((code, count));
+        let count = MetricBuilder::new(&self.set).counter(name(), self.partition);
+        count.add(number);
+        counts.push((key, count));
     }
 }
 

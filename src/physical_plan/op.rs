@@ -27,6 +27,11 @@ pub trait DeviceOp: Any + Debug + Send + Sync {
     /// How the operator runs.
     fn kind(&self) -> OpKind<'_>;
 
+    /// Whether the operator reads all input partitions and gives one, because an exchange below it was dropped.
+    fn merges_partitions(&self) -> bool {
+        false
+    }
+
     /// Dynamic filters that the operator updates while it runs.
     fn dynamic_expressions(&self) -> Vec<Arc<dyn PhysicalExpr>> {
         vec![]

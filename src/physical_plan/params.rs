@@ -100,16 +100,8 @@ impl ParamTable {
     /// Evaluates every source. Errors are DataFusion's own (e.g. a scalar subquery that returned two rows), or an
     /// internal error when a value does not have the type it was planned with.
     pub fn resolve(&self) -> Result<ParamValues> {
-        let one_row = RecordBatch::try_new_with_options(
-            Arc::new(Schema::empty()),
-            vec![],
-            &RecordBatchOptions::new().with_row_count(Some(1)),
-        )?;
         let values = self.sources.iter().map(|source| {
-            let value = match source.expr.evaluate(&one_row)? {
-                ColumnarValue::Scalar(value) => value,
-                ColumnarValue::Array(array) => ScalarValue::try_from_array(&array, 0)?,
-            };
+            let value = constant(&source.expr)?;
             let scalar = to_scalar(&value, source.ty).ok_or_else(|| {
                 internal_datafusion_err!(
                     "parameter {} was planned as {:?} and is {}",
@@ -127,6 +119,22 @@ impl ParamTable {
             }
         }
         Ok(values)
+    }
+}
+
+/// The value of an expression without columns.
+///
+/// # Errors
+/// DataFusion's own.
+pub fn constant(expr: &Arc<dyn PhysicalExpr>) -> Result<ScalarValue> {
+    let one_row = RecordBatch::try_new_with_options(
+        Arc::new(Schema::empty()),
+        vec![],
+        &RecordBatchOptions::new().with_row_count(Some(1)),
+    )?;
+    match expr.evaluate(&one_row)? {
+        ColumnarValue::Scalar(value) => Ok(value),
+        ColumnarValue::Array(array) => ScalarValue::try_from_array(&array, 0),
     }
 }
 

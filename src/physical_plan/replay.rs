@@ -46,10 +46,12 @@ pub struct ReplayExec {
 impl ReplayExec {
     /// Replays `slots`, one for each partition of `child`.
     pub(crate) fn new(child: &Arc<dyn ExecutionPlan>, slots: Vec<ReplaySlot>) -> Self {
-        Self {
-            properties: Arc::clone(child.properties()),
-            slots: Mutex::new(slots.into_iter().map(Some).collect()),
-        }
+        Self::over(Arc::clone(child.properties()), slots)
+    }
+
+    /// Gives `slots`, one for each partition of `properties`.
+    pub(crate) fn over(properties: Arc<PlanProperties>, slots: Vec<ReplaySlot>) -> Self {
+        Self { properties, slots: Mutex::new(slots.into_iter().map(Some).collect()) }
     }
 
     /// Replays `batches` as partition `partition` of `child`; the other partitions are empty.
@@ -160,14 +162,20 @@ impl RowLocalChain {
         self.templates.iter().try_fold(leaf, |plan, template| template.instantiate(&[plan]))
     }
 
+    /// The chain's CPU nodes over `batches`, and the partition to execute.
+    pub(crate) fn plan(&self, batches: &[RecordBatch]) -> Result<(Arc<dyn ExecutionPlan>, usize)> {
+        let leaf = Arc::new(ReplayExec::partition(&self.border, self.partition, batches.to_vec()));
+        Ok((self.plan_over(leaf)?, self.partition))
+    }
+
     /// What DataFusion's own nodes make of `batches`: rows, and the error after which there are no more.
     pub(crate) async fn replay(
         &self,
         batches: &[RecordBatch],
         context: &Arc<TaskContext>,
     ) -> Result<Replayed> {
-        let leaf = Arc::new(ReplayExec::partition(&self.border, self.partition, batches.to_vec()));
-        let mut stream = self.plan_over(leaf)?.execute(self.partition, Arc::clone(context))?;
+        let (plan, partition) = self.plan(batches)?;
+        let mut stream = plan.execute(partition, Arc::clone(context))?;
         let mut replayed = Replayed::default();
         while let Some(next) = stream.next().await {
             match next {

@@ -44,6 +44,9 @@ pub(crate) enum FallbackReason {
         /// Rows of the sample.
         rows: usize,
     },
+    /// MIN or MAX with GROUP BY over floats of which DataFusion's comparison makes no order.
+    #[error("MIN or MAX with GROUP BY met NaN, or both zeros: the answer depends on the order of the rows")]
+    FloatOrder,
     /// The device could not do the work.
     #[error(transparent)]
     Device(#[from] GpuError),
@@ -54,6 +57,7 @@ impl FallbackReason {
         match self {
             FallbackReason::ArithmeticFault => "ArithmeticFault",
             FallbackReason::TooManyDistinct { .. } => "TooManyDistinct",
+            FallbackReason::FloatOrder => "FloatOrder",
             FallbackReason::Device(error) => error.code(),
         }
     }
@@ -188,6 +192,11 @@ impl RunContext {
     /// Decides that a failure re-runs the whole island; false where only the batch that failed can be run again.
     pub(crate) fn begin_replay(&self) -> bool {
         self.island_scope() && self.decide(BEGUN)
+    }
+
+    /// Decides the same whatever `gpu.fallback_scope` says, for an island that can always be run again.
+    pub(crate) fn begin_again(&self) -> bool {
+        self.decide(BEGUN)
     }
 
     /// Decides that the island is not run again, since there is no memory for what that takes; false when it has begun.
@@ -334,7 +343,9 @@ impl RunContext {
             FallbackPolicy::Error => {
                 let error = match reason {
                     FallbackReason::Device(error) => error.clone(),
-                    FallbackReason::ArithmeticFault | FallbackReason::TooManyDistinct { .. } => {
+                    FallbackReason::ArithmeticFault
+                    | FallbackReason::TooManyDistinct { .. }
+                    | FallbackReason::FloatOrder => {
                         GpuError::FallbackForbidden { node: self.node.clone(), reason: reason.to_string() }
                     }
                 };

@@ -22,6 +22,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, SchemaRef};
+use datafusion::common::ScalarValue;
 use datafusion::logical_expr::Operator;
 use datafusion::physical_expr::expressions::{
     BinaryExpr, CaseExpr, CastExpr, Column, DynamicFilterPhysicalExpr, InListExpr, IsNotNullExpr, IsNullExpr,
@@ -31,6 +32,7 @@ use datafusion::physical_expr::{PhysicalExpr, ScalarFunctionExpr};
 
 use crate::kernels::expr::{Expr, ValueType};
 use crate::memory::caps::DeviceCaps;
+use crate::physical_plan::aggregate::group::Key;
 use crate::physical_plan::params::ParamTable;
 
 use super::reason::{Reason, shorten};
@@ -139,6 +141,29 @@ impl Lowering {
         self.lower(expr)
     }
 
+    /// Lowers a key of GROUP BY.
+    pub(crate) fn key(&mut self, expr: &Arc<dyn PhysicalExpr>) -> Result<Key, Declined> {
+        if !fits(expr, MAX_RAW_DEPTH, &mut MAX_NODES.clone()) {
+            // Which is refused.
+            return self.lower(expr).map(Key::Value);
+        }
+        if constant::is_constant(expr, &self.schema) {
+            return Ok(Key::Constant(Arc::clone(expr)));
+        }
+        let data_type = self.arrow_type(expr)?;
+        if data_type == DataType::Null {
+            let null: Arc<dyn PhysicalExpr> = Arc::new(Literal::new(ScalarValue::Null));
+            return self.lower(expr).map(|_| Key::Constant(null));
+        }
+        if ValueType::from_arrow(&data_type).is_some() {
+            return self.lower(expr).map(Key::Value);
+        }
+        match self.coded(expr) {
+            Some(codes) => Ok(Key::Host(codes)),
+            None => Err(self.decline(Reason::unsupported_type(expr, &data_type))),
+        }
+    }
+
     /// Lowers an expression of any type of which only is asked whether it is NULL.
     pub(crate) fn presence(&mut self, expr: &Arc<dyn PhysicalExpr>) -> Lowered {
         match self.opaque(expr) {
@@ -225,7 +250,7 @@ impl Lowering {
         let ty = self.device_type(column, field.data_type())?;
         if ty == ValueType::Null {
             // Nothing to upload.
-            return Ok(self.literal(datafusion::common::ScalarValue::Null, ty));
+            return Ok(self.literal(ScalarValue::Null, ty));
         }
         self.columns.insert(index);
         Ok(Arc::new(Expr::Column { index, ty }))
@@ -300,7 +325,7 @@ impl Lowering {
     }
 
     /// Pushes a parameter whose source is made here rather than found in the plan.
-    fn literal(&mut self, value: datafusion::common::ScalarValue, ty: ValueType) -> Arc<Expr> {
+    fn literal(&mut self, value: ScalarValue, ty: ValueType) -> Arc<Expr> {
         self.params.push(Arc::new(Literal::new(value)), ty)
     }
 

@@ -99,6 +99,24 @@ impl Lowering {
         Some(lookup)
     }
 
+    /// A column that can have a dictionary, or a function of one whose results the host takes.
+    pub(super) fn coded(&mut self, expr: &Arc<dyn PhysicalExpr>) -> Option<Arc<Expr>> {
+        if let Some(column) = expr.downcast_ref::<Column>() {
+            let index = column.index();
+            let field = self.schema.fields().get(index)?;
+            if !is_encodable(field.data_type()) {
+                return None;
+            }
+            self.columns.insert(index);
+            return Some(Arc::new(Expr::Column { index, ty: ValueType::Opaque }));
+        }
+        let lookup = self.host_lookup(expr)?;
+        let mut read = std::collections::BTreeSet::new();
+        lookup.collect_columns(&mut read);
+        self.columns.extend(read);
+        Some(lookup)
+    }
+
     /// A column, or a function of one, whose type does not live on the device, for those who only ask whether it is NULL.
     pub(super) fn opaque(&mut self, expr: &Arc<dyn PhysicalExpr>) -> Option<Arc<Expr>> {
         let data_type = expr.data_type(&self.schema).ok()?;

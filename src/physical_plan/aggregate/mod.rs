@@ -8,6 +8,7 @@ mod cpu;
 mod dynamic_filter;
 pub(crate) mod exact;
 mod finish;
+pub mod group;
 mod resident;
 
 use std::any::Any;
@@ -112,7 +113,7 @@ impl AggregateOp {
         own: &ParamValues,
     ) -> Result<(Program, Vec<AggregateSpec>, BTreeSet<usize>)> {
         let bound = self.params.bind(batch, own)?;
-        let aggregates = self.rebased(batch, &bound)?;
+        let aggregates = rebased(&self.aggregates, batch, &bound)?;
         let unfiltered = aggregates.iter().filter(|spec| spec.filter.is_none());
         let evaluated: Vec<_> = unfiltered.filter_map(|spec| spec.arg.as_ref()).collect();
         let program =
@@ -123,30 +124,6 @@ impl AggregateOp {
             expr.collect_columns(&mut needed);
         }
         Ok((program, aggregates, needed))
-    }
-
-    /// The aggregates over a batch's source columns, with parameters and tables as the batch has them.
-    fn rebased(&self, batch: &GpuBatch, bound: &Bound) -> Result<Vec<AggregateSpec>> {
-        let over = |expr: &Arc<Expr>| rebase(expr, &|index| batch.column_expr(index), bound);
-        let missing = || {
-            internal_datafusion_err!(
-                "GpuAggregateExec: an aggregate reads a column that is not on the device"
-            )
-        };
-        self.aggregates
-            .iter()
-            .map(|spec| {
-                Ok(AggregateSpec {
-                    kind: spec.kind,
-                    arg: spec.arg.as_ref().map(|arg| over(arg).ok_or_else(missing)).transpose()?,
-                    filter: spec
-                        .filter
-                        .as_ref()
-                        .map(|filter| over(filter).ok_or_else(missing))
-                        .transpose()?,
-                })
-            })
-            .collect()
     }
 }
 
@@ -257,6 +234,22 @@ impl AggregateOp {
 /// Type of the aggregate's argument; that of a count where there is none.
 fn value_type(spec: &AggregateSpec) -> ValueType {
     spec.arg.as_ref().map_or(ValueType::Int64, |arg| arg.value_type())
+}
+
+/// The aggregates over a batch's source columns, with parameters and tables as the batch has them.
+fn rebased(aggregates: &[AggregateSpec], batch: &GpuBatch, bound: &Bound) -> Result<Vec<AggregateSpec>> {
+    let over = |expr: &Arc<Expr>| {
+        rebase(expr, &|index| batch.column_expr(index), bound).ok_or_else(|| {
+            internal_datafusion_err!(
+                "GpuAggregateExec: an aggregate reads a column that is not on the device"
+            )
+        })
+    };
+    let specs = aggregates.iter().map(|spec| {
+        let (arg, filter) = (spec.arg.as_ref().map(over), spec.filter.as_ref().map(over));
+        Ok(AggregateSpec { kind: spec.kind, arg: arg.transpose()?, filter: filter.transpose()? })
+    });
+    specs.collect()
 }
 
 /// One run of the operator, shared by the tasks of its input partitions.

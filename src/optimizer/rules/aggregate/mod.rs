@@ -1,6 +1,7 @@
-//! AggregateExec without GROUP BY.
+//! AggregateExec, and here what has no GROUP BY.
 
 mod call;
+mod group;
 
 use std::sync::Arc;
 
@@ -9,10 +10,11 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::coop::CooperativeExec;
+use datafusion::physical_plan::repartition::RepartitionExec;
 
 use crate::config::Exchanges;
 use crate::kernels::reduce::{AggregateKind, AggregateSpec};
-use crate::optimizer::expr::Lowering;
+use crate::optimizer::expr::{Declined, Lowering};
 use crate::optimizer::reason::{Reason, shorten};
 use crate::optimizer::registry::{Proposal, RuleContext};
 use crate::physical_plan::aggregate::AggregateOp;
@@ -25,6 +27,9 @@ use call::Call;
 /// A final step is replaced together with the partial step below it; with `gpu.exchanges = 'keep'` it stays on the CPU
 /// and the partial step is replaced alone, if its state is exact.
 pub(crate) fn check(exec: &AggregateExec, context: &RuleContext<'_>) -> Result<Proposal, Vec<Reason>> {
+    if !exec.group_expr().is_true_no_grouping() {
+        return group::check(exec, context);
+    }
     match exec.mode() {
         AggregateMode::Single | AggregateMode::SinglePartitioned => {
             let (aggregates, params) = lower(exec, context)?;
@@ -71,7 +76,12 @@ fn partial_below(exec: &AggregateExec) -> Result<(&AggregateExec, usize), Vec<Re
             let matches = *partial.mode() == AggregateMode::Partial && same_functions(exec, partial);
             return if matches { Ok((partial, nodes)) } else { Err(vec![Reason::FinalWithoutPartial]) };
         }
-        plan = if let Some(coalesce) = plan.downcast_ref::<CoalescePartitionsExec>() {
+        plan = if let Some(exchange) = plan.downcast_ref::<RepartitionExec>() {
+            if exchange.preserve_order() {
+                return Err(vec![Reason::OrderedGrouping]);
+            }
+            exchange.input()
+        } else if let Some(coalesce) = plan.downcast_ref::<CoalescePartitionsExec>() {
             if coalesce.fetch().is_some() {
                 return Err(vec![Reason::Fetch { operator: coalesce.name().to_string() }]);
             }
@@ -92,9 +102,6 @@ fn same_functions(a: &AggregateExec, b: &AggregateExec) -> bool {
 
 /// What holds for every mode: no groups, no limit, at least one aggregate.
 fn check_shape(exec: &AggregateExec) -> Result<(), Vec<Reason>> {
-    if !exec.group_expr().is_true_no_grouping() {
-        return Err(vec![Reason::Grouping]);
-    }
     if exec.limit_options().is_some() || exec.fetch().is_some() {
         return Err(vec![Reason::Fetch { operator: exec.name().to_string() }]);
     }
@@ -110,8 +117,14 @@ fn lower(
     context: &RuleContext<'_>,
 ) -> Result<(Vec<AggregateSpec>, ParamTable), Vec<Reason>> {
     check_shape(exec)?;
+    let mut lowering = Lowering::new(exec.input().schema());
+    let specs = lower_functions(exec, &mut lowering);
+    lowering.finish(context.caps, specs)
+}
+
+/// Lowers the functions of a node that reads raw rows, in order.
+fn lower_functions(exec: &AggregateExec, lowering: &mut Lowering) -> Result<Vec<AggregateSpec>, Declined> {
     let schema = exec.input().schema();
-    let mut lowering = Lowering::new(Arc::clone(&schema));
     let specs: Vec<_> = exec
         .aggr_expr()
         .iter()
@@ -120,12 +133,11 @@ fn lower(
             let call = Call { aggregate, name: name(aggregate), schema: &schema };
             // Both parts, so that every reason is found.
             let filter = filter.as_ref().map(|filter| lowering.boolean(filter)).transpose();
-            let spec = call.lower(&mut lowering);
+            let spec = call.lower(lowering);
             spec.and_then(|spec| Ok(spec.filtered_by(filter?)))
         })
         .collect();
-    let specs = specs.into_iter().map(|spec| spec.map(|spec| spec.0)).collect::<Result<Vec<_>, _>>();
-    lowering.finish(context.caps, specs)
+    specs.into_iter().map(|spec| spec.map(|spec| spec.0)).collect()
 }
 
 /// Aggregates whose state would be rounded in every partition.

@@ -1,0 +1,239 @@
+//! One run of an aggregation with GROUP BY.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use arrow::array::RecordBatch;
+use datafusion::common::{Result, ScalarValue, internal_datafusion_err};
+use datafusion::execution::SendableRecordBatchStream;
+use datafusion::physical_plan::metrics::RecordOutput;
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use futures::StreamExt;
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
+
+use crate::config::FallbackScope;
+use crate::kernels::group_by::{FloatFlags, GroupHint, GroupResult};
+use crate::memory::batch::GpuBatch;
+
+use super::super::super::exec::GpuExec;
+use super::super::super::island::{IslandEnd, IslandRun, Stop};
+use super::super::super::lookup;
+use super::super::super::params::{ParamValues, constant};
+use super::super::super::replay::RowLocalChain;
+use super::super::super::retry::{Part, with_retry};
+use super::super::super::run::{FallbackReason, RunContext};
+use super::GroupOp;
+use super::keys::Key;
+use super::merge::merge;
+use super::plan::GroupPlan;
+
+/// Batches of states that wait to be merged.
+const WAITING: usize = 2;
+
+/// Reads the whole input and gives the groups.
+pub(super) async fn collect(
+    node: Arc<GpuExec>,
+    partition: usize,
+    inputs: Range<usize>,
+    run: Arc<RunContext>,
+) -> Result<SendableRecordBatchStream> {
+    let op = GroupOp::of(&node)?;
+    let (sender, states) = mpsc::channel(WAITING);
+    let island = IslandRun::new(&node, Arc::clone(&run), inputs);
+    let island = if op.orders_floats() { island.always_again() } else { island };
+    let job = Arc::new(Job::new(&node, &run));
+    let work = {
+        let (job, sender) = (Arc::clone(&job), sender.clone());
+        move |batch, chain| {
+            let (job, sender) = (Arc::clone(&job), sender.clone());
+            async move { job.add(batch, chain, sender).await }
+        }
+    };
+    let drive = async {
+        let end = island.drive(&node, partition, work).await?;
+        if matches!(end, IslandEnd::Complete) && op.has_grand_total() && !job.has_groups() {
+            send(&sender, op.states_of_nothing(run.task()).await?).await?;
+        }
+        drop(sender);
+        Ok::<_, datafusion::common::DataFusionError>(end)
+    };
+    let merged = merge(op, &run, states);
+    tokio::pin!(drive, merged);
+    let mut groups = None;
+    let end = loop {
+        tokio::select! {
+            biased;
+            // Before the input ends it only ends by an error.
+            stream = &mut merged, if groups.is_none() => groups = Some(stream?),
+            end = &mut drive => break end?,
+        }
+    };
+    let groups = match (end, groups) {
+        (IslandEnd::Cpu(rows), _) => return Ok(rows),
+        (IslandEnd::Complete, Some(groups)) => groups,
+        (IslandEnd::Complete, None) => merged.await?,
+    };
+    let (schema, rows) = (Arc::clone(&op.schema), Arc::clone(&run));
+    let groups = groups.map(move |batch| {
+        let batch = RecordBatch::try_new(Arc::clone(&schema), batch?.columns().to_vec())?;
+        Ok(batch.record_output(&rows.metrics.baseline))
+    });
+    Ok(Box::pin(RecordBatchStreamAdapter::new(Arc::clone(&op.schema), groups)))
+}
+
+async fn send(sender: &mpsc::Sender<RecordBatch>, states: Vec<RecordBatch>) -> Result<()> {
+    for batch in states.into_iter().filter(|batch| batch.num_rows() > 0) {
+        // It has ended only by an error, which is the query's.
+        let ended = |_| internal_datafusion_err!("the groups are not merged any more");
+        sender.send(batch).await.map_err(ended)?;
+    }
+    Ok(())
+}
+
+/// The run, shared by the tasks of its input partitions.
+struct Job {
+    node: Arc<GpuExec>,
+    run: Arc<RunContext>,
+    /// Values of the operator's parameters and of its constant keys; `None` where they could not be computed.
+    values: Option<(ParamValues, Vec<Option<ScalarValue>>)>,
+    seen: Mutex<Seen>,
+    has_groups: AtomicBool,
+}
+
+/// What the batches so far have taught.
+struct Seen {
+    /// By grouping set.
+    hints: Vec<GroupHint>,
+    floats: FloatFlags,
+}
+
+impl Job {
+    fn new(node: &Arc<GpuExec>, run: &Arc<RunContext>) -> Self {
+        let op = GroupOp::of(node).ok();
+        let constants = |op: &GroupOp| {
+            let keys = op.keys.iter().map(|key| match key {
+                Key::Constant(expr) => constant(expr).map(Some),
+                Key::Value(_) | Key::Host(_) => Ok(None),
+            });
+            keys.collect::<Result<Vec<_>>>()
+        };
+        let values = op.and_then(|op| Some((op.params.resolve().ok()?, constants(op).ok()?)));
+        let hints = vec![GroupHint::default(); op.map_or(0, |op| op.sets.len())];
+        let seen = Mutex::new(Seen { hints, floats: FloatFlags::default() });
+        Self {
+            node: Arc::clone(node),
+            run: Arc::clone(run),
+            values,
+            seen,
+            has_groups: AtomicBool::new(false),
+        }
+    }
+
+    fn has_groups(&self) -> bool {
+        self.has_groups.load(Ordering::Acquire)
+    }
+
+    /// Groups one batch, and sends the states to be merged.
+    async fn add(
+        self: Arc<Self>,
+        batch: GpuBatch,
+        chain: Arc<RowLocalChain>,
+        sender: mpsc::Sender<RecordBatch>,
+    ) -> Result<(), Stop> {
+        let states = self.group(batch, &chain).await?;
+        if states.iter().any(|batch| batch.num_rows() > 0) {
+            self.has_groups.store(true, Ordering::Release);
+        }
+        Ok(send(&sender, states).await?)
+    }
+
+    /// The states of one batch: from the device or, for parts where that cannot be, from the CPU.
+    async fn group(&self, mut batch: GpuBatch, chain: &RowLocalChain) -> Result<Vec<RecordBatch>, Stop> {
+        let op = GroupOp::of(&self.node)?;
+        let Some((params, constants)) = self.values.as_ref().filter(|_| !batch.is_undecided()) else {
+            return self.fall_back(&batch, chain, FallbackReason::ArithmeticFault).await;
+        };
+        let plan = Arc::new(GroupPlan::new(op, &mut batch, params, constants)?);
+        if let Err(reason) =
+            lookup::prepare_keys(&self.run, &mut batch, &plan.all_tables(), &plan.coded).await
+        {
+            return self.fall_back(&batch, chain, reason).await;
+        }
+        let hints: Arc<[GroupHint]> = self.seen.lock().hints.clone().into();
+        let (needs, all) = (Arc::clone(&plan), Arc::clone(&hints));
+        let work = Arc::clone(&plan);
+        let mut parts = with_retry(
+            &self.run,
+            batch,
+            move |batch| needs.need(batch, &all),
+            move |scope, batch| {
+                let (plan, hints) = (Arc::clone(&work), Arc::clone(&hints));
+                async move { plan.group(&scope, &batch, &hints).await }
+            },
+        );
+        let mut states = vec![];
+        while let Some(Part { input, outcome }) = parts.next().await? {
+            let part = outcome.map_err(FallbackReason::from).and_then(|results| {
+                if plan.faulted(&input, &results) {
+                    return Err(FallbackReason::ArithmeticFault);
+                }
+                self.learn(&results)?;
+                Ok(plan.states(op, &input, &results)?)
+            });
+            states.extend(match part {
+                Ok(part) => {
+                    self.run.metrics.gpu_batch();
+                    part
+                }
+                Err(reason) => self.fall_back(&input, chain, reason).await?,
+            });
+        }
+        Ok(states)
+    }
+
+    /// Notes what a kernel found.
+    ///
+    /// # Errors
+    /// [`FallbackReason::FloatOrder`] when the answer depends on the order of rows.
+    fn learn(&self, results: &[GroupResult]) -> Result<(), FallbackReason> {
+        let mut seen = self.seen.lock();
+        let odd = |floats: &FloatFlags| floats.nan || (floats.negative_zero && floats.positive_zero);
+        let (mut now, before) = (false, odd(&seen.floats));
+        for (at, result) in results.iter().enumerate() {
+            self.run.metrics.add("groups", result.groups);
+            self.run.metrics.add("table_reruns", result.reruns as usize);
+            self.run.metrics.add(result.strategy.name(), 1);
+            if let Some(hint) = seen.hints.get_mut(at) {
+                hint.groups = hint.groups.max(Some(result.groups));
+            }
+            now |= odd(&result.floats);
+            seen.floats.nan |= result.floats.nan;
+            seen.floats.negative_zero |= result.floats.negative_zero;
+            seen.floats.positive_zero |= result.floats.positive_zero;
+        }
+        // Where the island is not run again, later batches count for themselves.
+        if now || odd(&seen.floats) != before { Err(FallbackReason::FloatOrder) } else { Ok(()) }
+    }
+
+    /// The CPU's states for a batch, unless its whole island is to be run there.
+    async fn fall_back(
+        &self,
+        batch: &GpuBatch,
+        chain: &RowLocalChain,
+        reason: FallbackReason,
+    ) -> Result<Vec<RecordBatch>, Stop> {
+        let whole = match reason {
+            FallbackReason::FloatOrder => self.run.begin_again(),
+            _ => self.run.begin_replay(),
+        };
+        if whole {
+            return Err(Stop::FallBack(reason));
+        }
+        self.run.fall_back(&reason, FallbackScope::Batch)?;
+        self.run.metrics.cpu_batch();
+        let op = GroupOp::of(&self.node)?;
+        Ok(op.partial_states(chain, batch.source().host(), self.run.task()).await?)
+    }
+}

@@ -1,0 +1,103 @@
+//! Merging the states of batches by DataFusion's own aggregate, so that NULLs, types and spilling are DataFusion's.
+
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use datafusion::common::Result;
+use datafusion::execution::SendableRecordBatchStream;
+use datafusion::physical_expr::{EquivalenceProperties, Partitioning};
+use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode, AggregateOutputMode};
+use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
+use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
+use datafusion::physical_plan::repartition::RepartitionExec;
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::{ExecutionPlan, PlanProperties};
+use futures::stream::{self, StreamExt};
+use tokio::sync::mpsc;
+
+use super::super::super::replay::{ReplayExec, ReplaySlot};
+use super::super::super::run::RunContext;
+use super::GroupOp;
+
+/// Rows of states up to which one task merges them; more are merged by as many tasks as the session has partitions.
+const ROWS_OF_ONE_TASK: usize = 64 << 10;
+/// Rows of states that are merged at a time, between which other tasks get their turn.
+const ROWS_AT_A_TIME: usize = 8 << 10;
+
+/// Merges all of `states`, and gives the groups; the first of them are there when this returns.
+///
+/// # Errors
+/// Those of DataFusion's aggregate, such as a memory pool that is exhausted.
+pub(super) async fn merge(
+    op: &GroupOp,
+    run: &Arc<RunContext>,
+    mut states: mpsc::Receiver<RecordBatch>,
+) -> Result<SendableRecordBatchStream> {
+    let memory = run.host_memory("states");
+    let (mut batches, mut rows, mut ended) = (vec![], 0, false);
+    while rows <= ROWS_OF_ONE_TASK && !ended {
+        match states.recv().await {
+            None => ended = true,
+            Some(batch) => {
+                let full = memory.try_grow(batch.get_array_memory_size()).is_err();
+                rows += batch.num_rows();
+                batches.push(batch);
+                if full {
+                    break;
+                }
+            }
+        }
+    }
+    let all_at_once = ended && rows <= ROWS_OF_ONE_TASK;
+    let partitions = if all_at_once { 1 } else { run.task().session_config().target_partitions().max(1) };
+    let tail = stream::unfold(states, |mut states| async { Some((states.recv().await?, states)) });
+    let tail = tail.flat_map(|batch| stream::iter(pieces(&batch)));
+    let tail = RecordBatchStreamAdapter::new(Arc::clone(&op.state_schema), tail);
+    let batches = batches.iter().flat_map(pieces).collect::<Result<Vec<_>>>()?;
+    let slot = ReplaySlot { batches, tail: Some(Box::pin(tail)), memory: Some(memory) };
+    let leaf = ReplayExec::over(one_partition(op), vec![slot]);
+    let mut groups = op.merge_plan(Arc::new(leaf), partitions)?.execute(0, Arc::clone(run.task()))?;
+    let first = groups.next().await;
+    let schema = groups.schema();
+    Ok(Box::pin(RecordBatchStreamAdapter::new(schema, stream::iter(first).chain(groups))))
+}
+
+fn pieces(batch: &RecordBatch) -> Vec<Result<RecordBatch>> {
+    let starts = (0..batch.num_rows()).step_by(ROWS_AT_A_TIME);
+    starts.map(|at| Ok(batch.slice(at, ROWS_AT_A_TIME.min(batch.num_rows() - at)))).collect()
+}
+
+fn one_partition(op: &GroupOp) -> Arc<PlanProperties> {
+    Arc::new(PlanProperties::new(
+        EquivalenceProperties::new(Arc::clone(&op.state_schema)),
+        Partitioning::UnknownPartitioning(1),
+        EmissionType::Incremental,
+        Boundedness::Bounded,
+    ))
+}
+
+impl GroupOp {
+    /// DataFusion's aggregate over `states`, in one output partition.
+    fn merge_plan(
+        &self,
+        states: Arc<dyn ExecutionPlan>,
+        partitions: usize,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let merging = |mode, input| -> Result<Arc<dyn ExecutionPlan>> {
+            let filters = vec![None; self.functions.len()];
+            let (group, functions) = (self.merged_group.clone(), self.functions.clone());
+            let schema = Arc::clone(&self.input_schema);
+            Ok(Arc::new(AggregateExec::try_new(mode, group, functions, filters, input, schema)?))
+        };
+        match self.output {
+            AggregateOutputMode::Partial => merging(AggregateMode::PartialReduce, states),
+            AggregateOutputMode::Final if partitions == 1 => merging(AggregateMode::Final, states),
+            AggregateOutputMode::Final => {
+                let keys = Partitioning::Hash(self.merged_group.input_exprs(), partitions);
+                let exchanged = Arc::new(RepartitionExec::try_new(states, keys)?);
+                let merged = merging(AggregateMode::FinalPartitioned, exchanged)?;
+                Ok(Arc::new(CoalescePartitionsExec::new(merged)))
+            }
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! GpuAggregateExec with GROUP BY.
+//!
+//! Every batch is grouped by one kernel a grouping set (selection, keys, and all aggregates fused) to one row a group: keys, and the
+//! states of DataFusion's partial aggregate. DataFusion's own aggregate merges those rows and makes the final values. So a
+//! batch can fall back alone: DataFusion's partial aggregate gives the same kind of rows.
+
+mod job;
+mod keys;
+mod merge;
+mod partial;
+mod plan;
+mod states;
+
+use std::any::Any;
+use std::sync::Arc;
+
+use arrow::datatypes::SchemaRef;
+use datafusion::common::{Result, internal_datafusion_err, internal_err};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::aggregates::{
+    AggregateExec, AggregateInputMode, AggregateMode, AggregateOutputMode, PhysicalGroupBy,
+};
+use datafusion::physical_plan::empty::EmptyExec;
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use futures::TryFutureExt;
+
+use crate::kernels::reduce::{AggregateKind, AggregateSpec};
+
+use super::super::exec::GpuExec;
+use super::super::op::{BreakerOp, DeviceOp, OpKind};
+use super::super::params::ParamTable;
+use super::super::run::RunContext;
+use super::value_type;
+
+pub use keys::Key;
+
+use keys::GroupingSet;
+
+/// An aggregation with GROUP BY; without aggregates, the distinct keys.
+#[derive(Debug)]
+pub struct GroupOp {
+    /// What kernels group by, in the order of the group expressions.
+    keys: Vec<Key>,
+    sets: Vec<GroupingSet>,
+    /// What the kernel computes, in the order of the functions.
+    aggregates: Vec<AggregateSpec>,
+    params: ParamTable,
+    /// DataFusion's grouping of raw rows, and that of states.
+    group: PhysicalGroupBy,
+    merged_group: PhysicalGroupBy,
+    functions: Vec<Arc<AggregateFunctionExpr>>,
+    filters: Vec<Option<Arc<dyn PhysicalExpr>>>,
+    output: AggregateOutputMode,
+    /// One output partition over all input partitions, because the exchange between partial and final was dropped.
+    collapsed: bool,
+    /// Schema that the functions were planned on, and that of the operator's input.
+    input_schema: SchemaRef,
+    rows_schema: SchemaRef,
+    state_schema: SchemaRef,
+    schema: SchemaRef,
+    dynamic_filters: Vec<Arc<dyn PhysicalExpr>>,
+}
+
+impl GroupOp {
+    /// The operator for `raw`, an aggregate node over raw input, and, where the pair is collapsed, `last`, the final node
+    /// above it. `keys` are the lowered group expressions of `raw`, `aggregates` its lowered functions, in order.
+    ///
+    /// # Errors
+    /// An internal error when the parts do not fit the node.
+    pub fn try_new(
+        raw: &AggregateExec,
+        last: Option<&AggregateExec>,
+        keys: Vec<Key>,
+        aggregates: Vec<AggregateSpec>,
+        params: ParamTable,
+    ) -> Result<Self> {
+        let group = raw.group_expr().clone();
+        if raw.mode().input_mode() != AggregateInputMode::Raw
+            || aggregates.len() != raw.aggr_expr().len()
+            || keys.len() != group.expr().len()
+        {
+            return internal_err!("GpuAggregateExec: the lowered parts do not fit {}", raw.name());
+        }
+        let sets = GroupingSet::all(group.groups(), group.has_grouping_set())
+            .ok_or_else(|| internal_datafusion_err!("GpuAggregateExec: too many grouping columns"))?;
+        let rows_schema = raw.input().schema();
+        let (functions, filters) = (raw.aggr_expr().to_vec(), raw.filter_expr().to_vec());
+        let empty = Arc::new(EmptyExec::new(Arc::clone(&rows_schema)));
+        let partial = AggregateExec::try_new(
+            AggregateMode::Partial,
+            group.clone(),
+            functions.clone(),
+            filters.clone(),
+            empty,
+            raw.input_schema(),
+        )?;
+        let top = last.unwrap_or(raw);
+        Ok(Self {
+            keys,
+            sets,
+            aggregates,
+            params,
+            merged_group: last.map_or_else(|| group.as_final(), |last| last.group_expr().clone()),
+            group,
+            functions,
+            filters,
+            output: top.mode().output_mode(),
+            collapsed: last.is_some(),
+            input_schema: raw.input_schema(),
+            rows_schema,
+            state_schema: partial.schema(),
+            schema: top.schema(),
+            dynamic_filters: raw.dynamic_expressions_produced(),
+        })
+    }
+
+    /// Whether the CPU's answer depends on the order of rows where floats are peculiar: MIN and MAX over floats.
+    fn orders_floats(&self) -> bool {
+        self.aggregates.iter().any(|spec| {
+            matches!(spec.kind, AggregateKind::Min | AggregateKind::Max)
+                && value_type(spec).to_arrow().is_floating()
+        })
+    }
+
+    /// Whether there is a group even without rows.
+    fn has_grand_total(&self) -> bool {
+        self.group.has_grouping_set() && self.sets.iter().any(|set| set.nulls.iter().all(|null| *null))
+    }
+
+    fn of(node: &GpuExec) -> Result<&GroupOp> {
+        let op: &dyn Any = node.op().as_ref();
+        op.downcast_ref().ok_or_else(|| internal_datafusion_err!("{} has no groups", node.name()))
+    }
+
+    /// The group expressions as DataFusion shows them, one list a grouping set.
+    fn shown_keys(&self) -> String {
+        let sets = self.group.groups().iter().map(|nulls| {
+            let keys = self.group.expr().iter().zip(nulls);
+            let keys = keys.map(|((expr, _), null)| if *null { "NULL".to_owned() } else { expr.to_string() });
+            keys.collect::<Vec<_>>().join(", ")
+        });
+        if self.group.is_single() {
+            return sets.collect::<Vec<_>>().join(", ");
+        }
+        sets.map(|set| format!("({set})")).collect::<Vec<_>>().join(", ")
+    }
+}
+
+impl DeviceOp for GroupOp {
+    fn name(&self) -> &'static str {
+        "GpuAggregateExec"
+    }
+
+    fn details(&self) -> Vec<(&'static str, String)> {
+        let mode = match (self.output, self.collapsed) {
+            (AggregateOutputMode::Partial, _) => "Partial",
+            (AggregateOutputMode::Final, true) => "Collapsed",
+            (AggregateOutputMode::Final, false) => "Single",
+        };
+        let names: Vec<&str> = self.functions.iter().map(|function| function.name()).collect();
+        vec![
+            ("mode", mode.to_owned()),
+            ("gby", format!("[{}]", self.shown_keys())),
+            ("aggr", format!("[{}]", names.join(", "))),
+        ]
+    }
+
+    fn params(&self) -> &ParamTable {
+        &self.params
+    }
+
+    fn kind(&self) -> OpKind<'_> {
+        OpKind::Breaker(self)
+    }
+
+    fn merges_partitions(&self) -> bool {
+        self.collapsed
+    }
+
+    fn dynamic_expressions(&self) -> Vec<Arc<dyn PhysicalExpr>> {
+        self.dynamic_filters.clone()
+    }
+}
+
+impl BreakerOp for GroupOp {
+    fn run(
+        &self,
+        node: Arc<GpuExec>,
+        partition: usize,
+        context: Arc<TaskContext>,
+    ) -> Result<SendableRecordBatchStream> {
+        let run = RunContext::open(&node, partition, &context);
+        let [child] = node.children()[..] else {
+            return internal_err!("GpuAggregateExec must have one child");
+        };
+        let inputs = if self.collapsed {
+            0..child.properties().partitioning.partition_count()
+        } else {
+            partition..partition + 1
+        };
+        let schema = Arc::clone(&self.schema);
+        let stream = job::collect(node, partition, inputs, run).try_flatten_stream();
+        Ok(Box::pin(RecordBatchStreamAdapter::new(schema, stream)))
+    }
+}

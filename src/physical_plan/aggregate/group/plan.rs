@@ -1,0 +1,164 @@
+//! What is computed of one batch, and of each of its parts.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use datafusion::common::{Result, ScalarValue};
+
+use crate::error::{GpuError, GpuResult};
+use crate::kernels::expr::{Expr, ValueType};
+use crate::kernels::group_by::{GroupBy, GroupHint, GroupResult, group_by, group_by_bytes};
+use crate::kernels::program::{Program, Segment, columns_of, tables_of};
+use crate::memory::batch::GpuBatch;
+use crate::memory::launch::LaunchScope;
+use crate::memory::upload::staging_bytes;
+
+use super::super::super::params::ParamValues;
+use super::super::rebased;
+use super::GroupOp;
+use super::keys::BatchKeys;
+use super::states;
+
+/// The kernels over a batch, one a grouping set.
+pub(super) struct GroupPlan {
+    program: Program,
+    sets: Vec<(BatchKeys, GroupBy)>,
+    needed: BTreeSet<usize>,
+    /// Tables that the device looks up, and those that the host does.
+    tables: BTreeSet<usize>,
+    host_tables: BTreeSet<usize>,
+    /// Columns whose codes are keys.
+    pub coded: BTreeSet<usize>,
+}
+
+impl GroupPlan {
+    /// The kernels for `batch`, which gets the operator's parameters; `params` are their values, `constants` those of the constant
+    /// keys.
+    ///
+    /// # Errors
+    /// An internal error when the batch does not have the columns that the operator was planned on.
+    pub(super) fn new(
+        op: &GroupOp,
+        batch: &mut GpuBatch,
+        params: &ParamValues,
+        constants: &[Option<ScalarValue>],
+    ) -> Result<Self> {
+        let bound = op.params.bind(batch, params)?;
+        let aggregates = rebased(&op.aggregates, batch, &bound)?;
+        let keys = op.sets.iter().map(|set| BatchKeys::new(&op.keys, constants, set, batch, &bound));
+        let keys = keys.collect::<Result<Vec<_>>>()?;
+        // Each kernel evaluates its own keys; what any of them leaves out is guarded in all.
+        let common = |expr: &&Arc<Expr>| keys.iter().all(|set| set.exprs().any(|own| own == *expr));
+        let evaluated = keys.first().into_iter().flat_map(BatchKeys::exprs).filter(common);
+        let unfiltered = aggregates.iter().filter(|spec| spec.filter.is_none());
+        let arguments = unfiltered.filter_map(|spec| spec.arg.as_ref());
+        let evaluated: Vec<_> = evaluated.chain(arguments).collect();
+        // DataFusion evaluates keys for every grouping set, and arguments with GROUP BY before it filters.
+        let keys_left_out = keys.iter().flat_map(BatchKeys::exprs).filter(|expr| !common(expr));
+        let filtered = aggregates.iter().filter(|spec| spec.filter.is_some());
+        let filtered = filtered.filter_map(|spec| spec.arg.as_ref());
+        let guarded: Vec<_> = keys_left_out.chain(filtered).filter(|expr| expr.may_fault()).collect();
+        let guards = guarded.into_iter().map(always).reduce(|all, next| Arc::new(Expr::And(all, next)));
+        let selection = match (batch.guarded_selection(&evaluated), guards) {
+            // A CASE, so that rows count that are selected.
+            (Some(selection), Some(guards)) => {
+                let branches = vec![(selection, guards)];
+                Some(Arc::new(Expr::Case { branches, otherwise: None, ty: ValueType::Boolean }))
+            }
+            (selection, guards) => selection.or(guards),
+        };
+        let program = Program { selection, params: batch.params().to_vec() };
+        let inputs = || aggregates.iter().flat_map(|spec| spec.arg.iter().chain(&spec.filter));
+        let exprs = || inputs().chain(&program.selection).chain(keys.iter().flat_map(BatchKeys::exprs));
+        let coded: BTreeSet<usize> = keys.iter().flat_map(BatchKeys::coded).collect();
+        let mut needed = columns_of(exprs());
+        needed.extend(&coded);
+        let tables = tables_of(exprs()).into_keys().collect();
+        let host_tables = keys.iter().flat_map(BatchKeys::host_tables).collect();
+        let sets = keys.into_iter().map(|keys| {
+            let by = GroupBy { keys: keys.kernel.clone(), aggregates: aggregates.clone() };
+            (keys, by)
+        });
+        let sets = sets.collect();
+        Ok(Self { program, sets, needed, tables, host_tables, coded })
+    }
+
+    /// Tables of the device and of the host.
+    pub(super) fn all_tables(&self) -> BTreeSet<usize> {
+        self.tables.union(&self.host_tables).copied().collect()
+    }
+
+    /// Device bytes held at a time: columns, look-up tables, staging memory, and the tables of one grouping set.
+    pub(super) fn need(&self, batch: &GpuBatch, hints: &[GroupHint]) -> u64 {
+        let source = batch.source();
+        let columns = source.column_bytes(&self.needed);
+        let tables = batch.table_bytes(&self.tables);
+        let uploaded = |bytes: u64| bytes.saturating_add(staging_bytes(bytes));
+        let sets = self.sets.iter().zip(hints);
+        let groups =
+            sets.map(|((_, by), hint)| group_by_bytes(&self.program, by, source.rows(), hint.groups)).max();
+        uploaded(columns).saturating_add(uploaded(tables)).saturating_add(groups.unwrap_or(0))
+    }
+
+    /// The groups of each grouping set.
+    ///
+    /// # Errors
+    /// Those of uploading and of the kernel.
+    pub(super) async fn group(
+        &self,
+        scope: &LaunchScope,
+        batch: &GpuBatch,
+        hints: &[GroupHint],
+    ) -> GpuResult<Vec<GroupResult>> {
+        let columns = batch.source().device_columns(scope, &self.needed).await?;
+        let tables = batch.device_tables(scope, &self.tables).await?;
+        let segment = Segment { columns, rows: batch.source().rows(), tables };
+        let mut results = Vec::with_capacity(self.sets.len());
+        for ((_, by), hint) in self.sets.iter().zip(hints) {
+            let result = group_by(scope, &self.program, by, &segment, hint).await?;
+            let fault = result.fault;
+            results.push(result);
+            if fault {
+                break;
+            }
+        }
+        Ok(results)
+    }
+
+    /// Whether a row met a fault, so that the CPU decides.
+    pub(super) fn faulted(&self, batch: &GpuBatch, results: &[GroupResult]) -> bool {
+        results.iter().any(|result| result.fault)
+            || self.sets.iter().zip(results).any(|((keys, _), result)| keys.meet_poison(batch, &result.keys))
+    }
+
+    /// Rows of DataFusion's partial aggregate, one batch a grouping set.
+    ///
+    /// # Errors
+    /// [`GpuError::Internal`] where kernel and schema do not fit.
+    pub(super) fn states(
+        &self,
+        op: &GroupOp,
+        batch: &GpuBatch,
+        results: &[GroupResult],
+    ) -> GpuResult<Vec<RecordBatch>> {
+        let internal = |error: datafusion::common::DataFusionError| GpuError::Internal(error.to_string());
+        let fields = op.state_schema.fields();
+        let keys = op.merged_group.expr().len().min(fields.len());
+        let mut batches = Vec::with_capacity(results.len());
+        for ((set, _), result) in self.sets.iter().zip(results).filter(|(_, result)| result.groups > 0) {
+            let mut columns = set.columns(batch, &result.keys, result.groups, &fields[..keys])?;
+            for ((spec, function), state) in op.aggregates.iter().zip(&op.functions).zip(&result.states) {
+                columns.extend(states::columns(spec, function, state).map_err(internal)?);
+            }
+            batches.push(states::batch(&op.state_schema, columns).map_err(internal)?);
+        }
+        Ok(batches)
+    }
+}
+
+/// True for every row, after the expression was evaluated.
+fn always(expr: &Arc<Expr>) -> Arc<Expr> {
+    let null = Arc::new(Expr::IsNull(Arc::clone(expr)));
+    Arc::new(Expr::Or(null, Arc::new(Expr::IsNotNull(Arc::clone(expr)))))
+}
