@@ -11,7 +11,7 @@ use datafusion::physical_expr::{OrderingRequirements, Partitioning, PhysicalExpr
 use datafusion::physical_plan::buffer::BufferExec;
 use datafusion::physical_plan::coop::CooperativeExec;
 use datafusion::physical_plan::execution_plan::{
-    CardinalityEffect, ReplaceChildrenOptions, reset_plan_states,
+    CardinalityEffect, EmissionType, ReplaceChildrenOptions, reset_plan_states,
 };
 use datafusion::physical_plan::filter_pushdown::{FilterDescription, FilterPushdownPhase};
 use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricsSet};
@@ -125,8 +125,7 @@ fn merged(properties: &PlanProperties) -> Arc<PlanProperties> {
     equivalences.clear_orderings();
     equivalences.clear_per_partition_constants();
     let partitioning = Partitioning::UnknownPartitioning(1);
-    let (emission, boundedness) = (properties.emission_type, properties.boundedness);
-    Arc::new(PlanProperties::new(equivalences, partitioning, emission, boundedness))
+    Arc::new(PlanProperties::new(equivalences, partitioning, EmissionType::Final, properties.boundedness))
 }
 
 impl DisplayAs for GpuExec {

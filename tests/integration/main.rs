@@ -15,6 +15,7 @@ mod faults;
 mod functions;
 #[cfg(feature = "harness")]
 mod fuzz;
+mod group_by;
 mod guards;
 mod harness;
 mod layering;

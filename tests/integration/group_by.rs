@@ -1,0 +1,308 @@
+//! GROUP BY on the device: the same groups as DataFusion's own, in every way that a plan and a fallback can take.
+
+use std::sync::Arc;
+
+use datafusion::arrow::array::{
+    ArrayRef, BooleanArray, Float32Array, Float64Array, Int64Array, RecordBatch, StringArray,
+};
+use datafusion::datasource::MemTable;
+use datafusion::prelude::SessionContext;
+use datafusion_wgpu::memory::faults::Choke;
+
+use crate::harness::{Gpu, Ran, TestResult, cpu, expected, register_files, run, table, write_files};
+
+/// Keys and aggregates of all kinds over the shared table.
+const QUERIES: [&str; 24] = [
+    "SELECT k, count(*), sum(v) FROM t GROUP BY k",
+    "SELECT k, count(*), sum(v), min(d), max(id), sum(d), avg(d), count(f) FROM t WHERE v > 20000 GROUP BY k",
+    "SELECT k % 10 AS ten, day, count(k), max(day), min(v) FROM t WHERE id % 3 = 1 GROUP BY k % 10, day",
+    "SELECT s, count(*), sum(v) FROM t WHERE v < 70000 GROUP BY s",
+    "SELECT upper(s), substr(s, 6, 1), length(s), count(*), min(id) FROM t GROUP BY 1, 2, 3",
+    "SELECT s, k % 3, max(d) FROM t GROUP BY s, k % 3 HAVING count(*) > 5",
+    "SELECT f, count(*) FROM t GROUP BY f",
+    "SELECT d, v > 50000, count(*) FROM t WHERE id < 9000 GROUP BY d, v > 50000",
+    "SELECT DISTINCT k FROM t",
+    "SELECT DISTINCT s, k % 2 FROM t WHERE v > 1000",
+    "SELECT count(DISTINCT k) FROM t",
+    "SELECT k % 5, count(DISTINCT s), count(*) FROM t GROUP BY k % 5",
+    "SELECT k, sum(v) FILTER (WHERE id % 2 = 0), count(*) FILTER (WHERE f IS NULL) FROM t GROUP BY k",
+    "SELECT k % 7, s, count(*), sum(v) FROM t GROUP BY ROLLUP (k % 7, s)",
+    "SELECT k % 7, v % 3, sum(d) FROM t GROUP BY CUBE (k % 7, v % 3)",
+    "SELECT k % 7, s, count(*), grouping(s) FROM t GROUP BY GROUPING SETS ((k % 7), (s), (s), ())",
+    "SELECT k % 3, min(f), max(f) FROM t WHERE id > 0 GROUP BY k % 3",
+    "SELECT 7 AS seven, k % 4, count(*) FROM t GROUP BY 7, k % 4",
+    "SELECT k, id % 4, count(*) FROM t GROUP BY k, id % 4",
+    "SELECT x.k, x.n, y.m FROM (SELECT k, count(*) AS n FROM t GROUP BY k) x \
+     JOIN (SELECT k, max(id) AS m FROM t GROUP BY k) y ON x.k = y.k",
+    "SELECT n, count(*) FROM (SELECT k, count(*) AS n FROM t GROUP BY k) GROUP BY n",
+    "SELECT k % 3, count(*) FROM t GROUP BY k % 3 UNION ALL SELECT k % 5, sum(v) FROM t GROUP BY k % 5",
+    "SELECT k, count(*) AS n FROM t GROUP BY k ORDER BY n DESC, k LIMIT 5",
+    "SELECT id, v, count(*) FROM t GROUP BY id, v",
+];
+
+async fn files(gpu: &Gpu, dir: &tempfile::TempDir) -> TestResult {
+    write_files(dir.path(), 5, 3_001)?;
+    register_files(&gpu.ctx, "t", dir.path()).await
+}
+
+/// Holds that a node with groups ran, and that nothing fell back.
+fn on_the_device(sql: &str, ran: &Ran) {
+    assert!(ran.plan.contains("gby=["), "{sql}: {}", ran.plan);
+    assert!(ran.nodes.iter().any(|node| node == "GpuAggregateExec"), "{sql}: {}", ran.plan);
+    assert!(ran.gpu_batches > 0 && ran.cpu_batches == 0, "{sql}: {ran:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_same_groups() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    write_files(dir.path(), 5, 3_001)?;
+    for partitions in [1, 4] {
+        let gpu = Gpu::guarded(partitions).await?;
+        register_files(&gpu.ctx, "t", dir.path()).await?;
+        for exchanges in ["'collapse'", "'keep'"] {
+            gpu.set("exchanges", exchanges).await?;
+            for sql in QUERIES {
+                let want = expected(dir.path(), sql).await?;
+                let ran = gpu.run(sql).await?;
+                assert_eq!(ran.rows, want, "{partitions} {exchanges} {sql}\n{}", ran.plan);
+                on_the_device(sql, &ran);
+            }
+        }
+        if let Some(guards) = gpu.device.guards() {
+            guards.check().await.map_err(|message| message.to_string())?;
+        }
+        gpu.settled().await?;
+    }
+    Ok(())
+}
+
+/// Batches that fall back are DataFusion's own partial aggregates, whole islands DataFusion's plans.
+#[tokio::test(flavor = "multi_thread")]
+async fn batches_and_islands_that_fall_back() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let gpu = Gpu::new(4).await?;
+    files(&gpu, &dir).await?;
+    for sql in QUERIES {
+        let want = expected(dir.path(), sql).await?;
+        for scope in ["batch", "island"] {
+            gpu.set("fallback_scope", &format!("'{scope}'")).await?;
+            gpu.device.faults().fail(Choke::Submit, 3);
+            let ran = gpu.run(sql).await?;
+            gpu.device.faults().clear();
+            assert_eq!(ran.rows, want, "{scope} {sql}");
+            assert!(ran.cpu_batches > 0, "{scope} {sql}: {ran:?}");
+        }
+    }
+    gpu.settled().await
+}
+
+/// Too little memory for a batch: it is split, or the CPU has it.
+#[tokio::test(flavor = "multi_thread")]
+async fn little_device_memory() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let gpu = Gpu::new(2).await?;
+    files(&gpu, &dir).await?;
+    let sql = "SELECT k, s, count(*), sum(v), max(d) FROM t WHERE v > 100 GROUP BY k, s";
+    let want = expected(dir.path(), sql).await?;
+    for limit in ["'1KiB'", "'300KiB'", "'600KiB'"] {
+        gpu.set("memory_limit", limit).await?;
+        let ran = gpu.run(sql).await?;
+        assert_eq!(ran.rows, want, "{limit}");
+        assert!((limit == "'1KiB'") == (ran.gpu_batches == 0), "{limit} {ran:?}");
+    }
+    gpu.set("fallback", "'error'").await?;
+    gpu.set("memory_limit", "'1KiB'").await?;
+    let error = gpu.run(sql).await.err().ok_or("the query must fail")?.to_string();
+    assert!(error.contains("gpu.memory_limit") && error.contains("GpuAggregateExec"), "{error}");
+    Ok(())
+}
+
+/// A table in memory, in two partitions of batches of 500 rows.
+fn in_memory(ctx: &SessionContext, columns: &[(&str, ArrayRef)]) -> TestResult {
+    let batch = RecordBatch::try_from_iter_with_nullable(
+        columns.iter().map(|(name, array)| (*name, Arc::clone(array), true)),
+    )?;
+    let mut partitions = vec![vec![], vec![]];
+    for (at, from) in (0..batch.num_rows()).step_by(500).enumerate() {
+        partitions[at % 2].push(batch.slice(from, 500.min(batch.num_rows() - from)));
+    }
+    ctx.register_table("f", Arc::new(MemTable::try_new(batch.schema(), partitions)?))?;
+    Ok(())
+}
+
+async fn both(partitions: usize, columns: &[(&str, ArrayRef)]) -> TestResult<(Gpu, SessionContext)> {
+    let (gpu, off) = (Gpu::new(partitions).await?, cpu(partitions));
+    in_memory(&gpu.ctx, columns)?;
+    in_memory(&off, columns)?;
+    Ok((gpu, off))
+}
+
+/// Floats as keys: -0 is +0, NaNs part by their bits.
+#[tokio::test(flavor = "multi_thread")]
+async fn float_keys() -> TestResult {
+    let odd = [
+        0.0,
+        -0.0,
+        f64::NAN,
+        -f64::NAN,
+        f64::from_bits(0x7ff8_0000_0000_0001),
+        f64::INFINITY,
+        5e-324,
+        -5e-324,
+        1.5,
+    ];
+    let wide = Float64Array::from_iter((0..3000).map(|at| (at % 11 != 7).then(|| odd[at % odd.len()])));
+    let narrow =
+        Float32Array::from_iter((0..3000).map(|at| (at % 13 != 7).then(|| odd[(at / 3) % odd.len()] as f32)));
+    let columns: [(&str, ArrayRef); 2] = [("x", Arc::new(wide)), ("y", Arc::new(narrow))];
+    let bits = "SELECT arrow_cast(x, 'Float64') AS x, count(*) AS n FROM f GROUP BY x";
+    for partitions in [1, 2] {
+        let (gpu, off) = both(partitions, &columns).await?;
+        for sql in [bits, "SELECT x, y, count(*) FROM f GROUP BY x, y", "SELECT DISTINCT y FROM f"] {
+            let (want, ran) = (run(&off, sql).await?, gpu.run(sql).await?);
+            assert_eq!(ran.rows, want.rows, "{sql}");
+            on_the_device(sql, &ran);
+        }
+    }
+    Ok(())
+}
+
+/// MIN and MAX over floats with GROUP BY: where DataFusion's answer depends on the order of rows, it is DataFusion's.
+#[tokio::test(flavor = "multi_thread")]
+async fn grouped_float_extremes() -> TestResult {
+    let at = |values: &[f64]| Float64Array::from_iter_values((0..4000).map(|row| values[row % values.len()]));
+    let key: ArrayRef = Arc::new(Int64Array::from_iter_values((0..4000).map(|row| row % 3)));
+    let plain = at(&[1.0, -2.5, f64::INFINITY, 7.0, 0.0]);
+    let infinite = at(&[f64::INFINITY]);
+    let below = at(&[f64::NEG_INFINITY]);
+    let nan =
+        Float64Array::from_iter_values((0..4000).map(|row| if row == 3700 { f64::NAN } else { row as f64 }));
+    let zeros = Float64Array::from_iter_values((0..4000).map(|row| if row > 2000 { -0.0 } else { 0.0 }));
+    let minus = at(&[-0.0, 4.0]);
+    for (values, odd) in
+        [(plain, false), (infinite, false), (below, false), (minus, false), (nan, true), (zeros, true)]
+    {
+        let columns: [(&str, ArrayRef); 2] = [("k", Arc::clone(&key)), ("x", Arc::new(values))];
+        let sql = "SELECT k, min(x), max(x), count(*) FROM f GROUP BY k";
+        for scope in ["batch", "island"] {
+            // One partition, so that DataFusion has one answer.
+            let (gpu, off) = both(1, &columns).await?;
+            gpu.set("fallback_scope", &format!("'{scope}'")).await?;
+            gpu.set("batch_rows", "700").await?;
+            let (want, ran) = (run(&off, sql).await?, gpu.run(sql).await?);
+            assert_eq!(ran.rows, want.rows, "{scope} {odd}");
+            let orders = ran.fallbacks.iter().any(|(code, _)| code == "FloatOrder");
+            assert_eq!(orders, odd, "{ran:?}");
+        }
+    }
+    Ok(())
+}
+
+/// What raises in a key, an argument or a filtered argument is what DataFusion raises.
+#[tokio::test(flavor = "multi_thread")]
+async fn errors_that_depend_on_rows() -> TestResult {
+    let x = Int64Array::from_iter_values((0..3000).map(|at| if at == 2500 { 0 } else { at % 9 + 1 }));
+    let s = StringArray::from_iter_values(
+        (0..3000).map(|at| if at == 2700 { "x".to_string() } else { format!("{}", at % 4) }),
+    );
+    let flag = BooleanArray::from_iter((0..3000).map(|at| Some(at < 2400)));
+    let columns: [(&str, ArrayRef); 3] = [("x", Arc::new(x)), ("s", Arc::new(s)), ("b", Arc::new(flag))];
+    let (gpu, off) = both(1, &columns).await?;
+    for sql in [
+        "SELECT 10 / x, count(*) FROM f GROUP BY 10 / x",
+        "SELECT s, sum(10 / x) FROM f GROUP BY s",
+        // DataFusion computes arguments with GROUP BY for all rows, whatever the filter says.
+        "SELECT s, sum(10 / x) FILTER (WHERE x <> 0) FROM f GROUP BY s",
+        "SELECT CAST(s AS INT), count(*) FROM f GROUP BY CAST(s AS INT)",
+        "SELECT arrow_cast(CAST(s AS INT), 'Utf8'), count(*) FROM f GROUP BY 1",
+    ] {
+        for (tail, fails) in [("", true), (" WHERE b", false)] {
+            let sql = sql.replace("FROM f", &format!("FROM f{tail}"));
+            let (want, ran) = (run(&off, &sql).await, gpu.run(&sql).await);
+            match (want, ran) {
+                (Ok(want), Ok(ran)) => {
+                    assert_eq!(ran.rows, want.rows, "{sql}");
+                    assert!(!fails && ran.gpu_batches > 0, "{sql} {ran:?}");
+                }
+                (Err(want), Err(ran)) => {
+                    assert_eq!(ran.to_string(), want.to_string(), "{sql}");
+                    assert!(fails, "{sql}: {ran}");
+                }
+                (want, ran) => panic!("{sql}: {want:?} but {ran:?}"),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// No row, or none that counts: no group, but that of the empty grouping set.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_rows() -> TestResult {
+    for partitions in [1, 3] {
+        let (gpu, off) = (Gpu::new(partitions).await?, cpu(partitions));
+        for ctx in [&gpu.ctx, &off] {
+            ctx.register_batch("t", table(0, 2000)?)?;
+            ctx.register_batch("e", table(0, 0)?)?;
+        }
+        for from in ["e", "t WHERE v < 0"] {
+            for groups in ["k", "k, s", "ROLLUP (k, s)", "GROUPING SETS ((k), (), ())", "GROUPING SETS (())"]
+            {
+                let sql = format!("SELECT count(*), sum(v), min(d), avg(d) FROM {from} GROUP BY {groups}");
+                let (want, ran) = (run(&off, &sql).await?, gpu.run(&sql).await?);
+                assert_eq!(ran.rows, want.rows, "{sql}\n{}", ran.plan);
+                assert!(ran.plan.contains("gby=["), "{sql}: {}", ran.plan);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Numbers of groups around the sizes of tables, few and many rows a group, and one group that has nearly all rows.
+#[tokio::test(flavor = "multi_thread")]
+async fn cardinalities() -> TestResult {
+    const ROWS: i64 = 70_000;
+    let gpu = Gpu::new(2).await?;
+    gpu.set("batch_rows", "30000").await?;
+    let off = cpu(2);
+    for groups in [1, 2, 255, 256, 257, 4_096, 65_535, 65_537, ROWS] {
+        let scramble = |row: i64| row.wrapping_mul(2_654_435_761).rem_euclid(1 << 32);
+        let key = Int64Array::from_iter_values((0..ROWS).map(|row| scramble(row % groups) - (1 << 31)));
+        let hot = Int64Array::from_iter((0..ROWS).map(|row| (row % 97 == 0).then(|| scramble(row % groups))));
+        let value = Int64Array::from_iter((0..ROWS).map(|row| (row % 5 != 0).then(|| scramble(row))));
+        let columns: [(&str, ArrayRef); 3] =
+            [("k", Arc::new(key)), ("h", Arc::new(hot)), ("v", Arc::new(value))];
+        for ctx in [&gpu.ctx, &off] {
+            let _ = ctx.deregister_table("f")?;
+            in_memory(ctx, &columns)?;
+        }
+        for sql in [
+            "SELECT k, count(*), sum(v), min(v), max(v) FROM f GROUP BY k",
+            "SELECT h, count(v), sum(k) FROM f GROUP BY h",
+        ] {
+            let (want, ran) = (run(&off, sql).await?, gpu.run(sql).await?);
+            assert!(ran.rows == want.rows, "{groups} groups: {sql}");
+            on_the_device(sql, &ran);
+        }
+    }
+    gpu.settled().await
+}
+
+/// A consumer that goes away in the middle leaves nothing behind.
+#[tokio::test(flavor = "multi_thread")]
+async fn cancelled() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let gpu = Gpu::new(4).await?;
+    files(&gpu, &dir).await?;
+    let sql = "SELECT id, v, count(*) FROM t GROUP BY id, v";
+    for polls in 0..4 {
+        let plan = gpu.ctx.sql(sql).await?.create_physical_plan().await?;
+        let mut rows = datafusion::physical_plan::execute_stream(plan, gpu.ctx.task_ctx())?;
+        for _ in 0..polls {
+            let next = futures::StreamExt::next(&mut rows);
+            let _ = tokio::time::timeout(std::time::Duration::from_millis(5), next).await;
+        }
+        drop(rows);
+        gpu.settled().await?;
+    }
+    Ok(())
+}
