@@ -48,6 +48,7 @@ slt_files!(
     filter_clause,
     float_arithmetic,
     floats,
+    group_by,
     in_between,
     integer_functions,
     integers,
