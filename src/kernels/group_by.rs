@@ -8,9 +8,12 @@
 
 mod accumulate;
 mod finish;
+mod kernel;
 mod keys;
 mod launch;
 mod plan;
+mod strategy;
+mod table;
 #[cfg(test)]
 mod tests;
 
@@ -63,16 +66,34 @@ pub struct GroupBy {
     pub aggregates: Vec<AggregateSpec>,
 }
 
+/// Values that a key has: both ends belong to it, NULL does not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeyRange {
+    /// Smallest value, in the canonical encoding of a scalar.
+    pub min: i128,
+    /// Largest value.
+    pub max: i128,
+}
+
 /// What is known before the rows are seen. It decides about speed only: whatever it says, the answer is right.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GroupHint {
     /// Number of groups: what an earlier batch had, or an estimate.
     pub groups: Option<usize>,
+    /// By key: the range of its values, where it is an integer, a date, a time, a boolean, a decimal below 2^63, or codes (0 to the number of
+    /// distinct values).
+    pub ranges: Vec<Option<KeyRange>>,
 }
 
 /// How groups were found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Strategy {
+    /// A slot is computed from the keys; workgroups have all slots in memory of their own.
+    Direct,
+    /// A slot of device memory is computed from the keys.
+    Dense,
+    /// A hash table in device memory, with one for the first groups that each workgroup meets before it.
+    Local,
     /// A hash table in device memory.
     Global,
 }
@@ -81,6 +102,9 @@ impl Strategy {
     /// Lower-case name for metrics and EXPLAIN.
     pub fn name(self) -> &'static str {
         match self {
+            Strategy::Direct => "direct",
+            Strategy::Dense => "dense",
+            Strategy::Local => "local",
             Strategy::Global => "global",
         }
     }
@@ -218,8 +242,18 @@ pub async fn group_by(
     let columns = column_shapes(&columns_used(program, by), [segment])?;
     check_tables(exprs(program, by), [segment])?;
     let caps = Arc::clone(scope.context.caps());
-    let plan = Plan::build(&caps, program, by, &columns)?;
-    Launch::prepare(scope, program, by, segment, plan).await?.run(hint).await
+    let mut hint = hint.clone();
+    let mut reruns = 0;
+    loop {
+        let plan = Plan::build(&caps, program, by, &columns, segment.rows, &hint)?;
+        let launch = Launch::prepare(scope, program, by, segment, plan).await?;
+        if let Some(result) = launch.run(&hint).await? {
+            return Ok(GroupResult { reruns: reruns + result.reruns, ..result });
+        }
+        // What was said of the keys is not so.
+        hint.ranges.clear();
+        reruns += 1;
+    }
 }
 
 /// Storage buffers that [`group_by`] cannot do without, its columns packed into one; compare with
@@ -230,7 +264,7 @@ pub fn group_by_bindings(program: &Program, by: &GroupBy, columns: &[ColumnShape
     column_bindings(&fitted(columns, 0, 0)) + plan::OWN_BINDINGS
 }
 
-/// The shaders that [`group_by`] may run. Pure: needs no device.
+/// The shaders that [`group_by`] runs with such a hint. Pure: needs no device.
 ///
 /// # Errors
 /// [`GpuError::Internal`] for expressions that [`super::expr::check`] rejects.
@@ -239,10 +273,13 @@ pub fn group_by_shaders(
     program: &Program,
     by: &GroupBy,
     columns: &[ColumnShape],
+    hint: &GroupHint,
 ) -> GpuResult<Vec<ShaderSource>> {
+    /// Rows of a usual batch.
+    const ROWS: usize = 1 << 19;
     let used = columns_used(program, by);
     let columns: Vec<ColumnShape> = columns.iter().filter(|c| used.contains(&c.index)).copied().collect();
-    Ok(Plan::build(caps, program, by, &columns)?.shaders())
+    Ok(Plan::build(caps, program, by, &columns, ROWS, hint)?.shaders())
 }
 
 fn exprs<'a>(program: &'a Program, by: &'a GroupBy) -> impl Iterator<Item = &'a Arc<Expr>> {

@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use crate::kernels::expr::ValueType;
 use crate::kernels::expr::widths::Class;
+use crate::kernels::expr::{ValueType, sign_extended};
 
 /// How rows come together in an accumulator's words.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -33,7 +33,7 @@ impl Fold {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Accumulator {
     pub fold: Fold,
-    /// First word in the record.
+    /// First word among the record's accumulators.
     pub at: u32,
     /// Accumulator of the rows that contribute.
     pub count: usize,
@@ -41,6 +41,33 @@ pub(super) struct Accumulator {
     pub ty: ValueType,
     /// Class of the result.
     pub class: Class,
+}
+
+/// Where records lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Memory {
+    /// In device memory, one record after the other; accumulators begin after `head` words.
+    Table { head: u32 },
+    /// In a workgroup's memory, a plane of `slots` words for each word of a record; accumulators begin after `head` planes.
+    Local { head: u32, slots: u32 },
+}
+
+impl Memory {
+    /// Name of the array.
+    pub fn name(self) -> &'static str {
+        match self {
+            Memory::Table { .. } => "table",
+            Memory::Local { .. } => "local",
+        }
+    }
+
+    /// Index of word `word` among the accumulators of the record `record`.
+    pub fn index(self, record: &str, word: u32) -> String {
+        match self {
+            Memory::Table { head } => format!("{record} + {}u", head + word),
+            Memory::Local { head, slots } => format!("{record} + {}u", (head + word) * slots),
+        }
+    }
 }
 
 /// A sum's input as 32-bit words, lowest first.
@@ -105,19 +132,22 @@ fn {memory}_{kind}{function}(at: u32, i: u32, x: {ty}) {{
 }
 
 impl Accumulator {
-    /// Statements that add a row's `words` to the record that starts at `record` in `memory`.
-    pub fn update(&self, memory: &str, record: &str, words: &[String], value: &str) -> String {
-        let at = |word: u32| format!("{record} + {}u", self.at + word);
+    /// Statements that add `words` to the record `record`: a row's, or those of a record of fewer rows. Of a best row, `value` is
+    /// the order key, and `i` in scope the row.
+    pub fn update(&self, memory: Memory, record: &str, words: &[String], value: &str) -> String {
+        let name = memory.name();
+        let at = |word: u32| memory.index(record, self.at + word);
         let mut text = String::new();
         match &self.fold {
             Fold::Count => {
-                let _ = writeln!(text, "atomicAdd(&{memory}[{}], 1u);", at(0));
+                let rows = words.first().map_or("1u", String::as_str);
+                let _ = writeln!(text, "atomicAdd(&{name}[{}], {rows});", at(0));
             }
             Fold::Sum { words: width, .. } => {
                 let mut carry = "0u".to_owned();
                 for word in 0..*width {
                     let x = words.get(word as usize).map_or("0u", String::as_str);
-                    let call = format!("{memory}_add({}, {x}, {carry})", at(word));
+                    let call = format!("{name}_add({}, {x}, {carry})", at(word));
                     carry = format!("y{}_{word}", self.at);
                     let _ = match word + 1 == *width {
                         true => writeln!(text, "{call};"),
@@ -129,16 +159,31 @@ impl Accumulator {
                 let key = words.first().map_or("0u", String::as_str);
                 let _ = writeln!(
                     text,
-                    "if (atomicLoad(&{memory}[{0}]) < {key}) {{ atomicMax(&{memory}[{0}], {key}); }}",
+                    "if (atomicLoad(&{name}[{0}]) < {key}) {{ atomicMax(&{name}[{0}], {key}); }}",
                     at(0)
                 );
             }
             Fold::Best { min, function } => {
                 let kind = if *min { "min" } else { "max" };
-                let _ = writeln!(text, "{memory}_{kind}{function}({}, i, {value});", at(0));
+                let _ = writeln!(text, "{name}_{kind}{function}({}, i, {value});", at(0));
             }
         }
         text
+    }
+
+    /// Statements that add the record `from` of `source` to the record `record` of `memory`.
+    pub fn merge(&self, memory: Memory, record: &str, source: Memory, from: &str) -> String {
+        let load = |word| format!("atomicLoad(&{}[{}])", source.name(), source.index(from, self.at + word));
+        match &self.fold {
+            Fold::Best { function, .. } => {
+                let update = self.update(memory, record, &[], &format!("arg{function}(i)"));
+                format!("{{ let best = {}; if (best != 0u) {{ let i = best - 1u; {update} }} }}\n", load(0))
+            }
+            fold => {
+                let words: Vec<String> = (0..fold.words()).map(load).collect();
+                format!("{{ {} }}\n", self.update(memory, record, &words, ""))
+            }
+        }
     }
 
     /// Words of the result that go to the host.
@@ -146,10 +191,11 @@ impl Accumulator {
         self.class.words() as u32
     }
 
-    /// Statements that declare the result of record `record` in `table` as `value`, of the class; `count` is the word
-    /// of the contributing rows.
-    pub fn result(&self, count: u32) -> String {
-        let at = |word: u32| format!("table[record + {}u]", self.at + word);
+    /// The statement that declares the result of record `record` in `table` as `value`; `count` is the word of the contributing
+    /// rows.
+    pub fn result(&self, memory: Memory, count: u32) -> String {
+        let load = |word: u32| format!("table[{}]", memory.index("record", word));
+        let at = |word: u32| load(self.at + word);
         match &self.fold {
             Fold::Count => format!("let value = {};", at(0)),
             Fold::Sum { words, bias, signed } => {
@@ -159,7 +205,7 @@ impl Accumulator {
                     false => "0lu".to_owned(),
                 };
                 parts.resize(4, fill);
-                let count = format!("u64(table[record + {count}u])");
+                let count = format!("u64({})", load(count));
                 let low = format!("({}) | ({} << 32u)", parts[0], parts[1]);
                 if self.class != Class::Wide {
                     let less = bias.map_or(String::new(), |bias| format!(" - ({count} << {bias}u)"));
@@ -184,7 +230,7 @@ impl Accumulator {
                     }
                     (ValueType::Float32, _) => format!("bitcast<u32>(f_key32({key} ^ 0x80000000u))"),
                     (_, Class::I32) => signed,
-                    (_, Class::I64) => format!("i64({signed})"),
+                    (_, Class::I64) => sign_extended(&signed),
                     _ => key,
                 };
                 format!("let value = {value};")

@@ -11,7 +11,7 @@ use crate::kernels::expr::widths::Class;
 use crate::kernels::select::from_device;
 use crate::memory::{BindingKind, ShaderSource};
 
-use super::accumulate::{Accumulator, Fold, sum_words};
+use super::accumulate::{Accumulator, Fold, Memory, sum_words};
 use super::keys::Keys;
 use super::{GroupStates, StateValues};
 
@@ -36,7 +36,7 @@ pub(super) fn result_words(keys: &Keys, accumulators: &[Accumulator]) -> u32 {
 
 /// The function that writes the group of slot record `record` as number `g`. Each value has a region of its own, in which groups
 /// lie one after the other.
-pub(super) fn emit_function(keys: &Keys, accumulators: &[Accumulator]) -> String {
+pub(super) fn emit_function(keys: &Keys, accumulators: &[Accumulator], table: Memory) -> String {
     let mut text =
         String::from("\nfn emit(record: u32, g: u32, cap: u32) {\n    let key = keys(table[record] - 1u);\n");
     let mut region = 0u32;
@@ -57,7 +57,7 @@ pub(super) fn emit_function(keys: &Keys, accumulators: &[Accumulator]) -> String
     }
     for acc in accumulators {
         let count = accumulators.get(acc.count).map_or(acc.at, |count| count.at);
-        let _ = writeln!(text, "    {{\n        {}", acc.result(count));
+        let _ = writeln!(text, "    {{\n        {}", acc.result(table, count));
         put(&mut text, &sum_words(acc.result_class(), "value"));
         text.push_str("    }\n");
     }

@@ -123,17 +123,8 @@ impl Keys {
             let _ = writeln!(text, "    z{word}: u32,");
         }
         text.push_str(HASH);
-        for (at, field) in self.fields.iter().enumerate() {
-            let mut words = sum_words(field.class, &format!("key.k{at}"));
-            if field.class == Class::I64 && field.bits <= 31 {
-                words.truncate(1);
-            }
-            for word in words {
-                let _ = writeln!(text, "    h = stir(h, {word});");
-            }
-        }
-        for word in 0..self.flag_words {
-            let _ = writeln!(text, "    h = stir(h, key.z{word});");
+        for word in self.words() {
+            let _ = writeln!(text, "    h = stir(h, {word});");
         }
         text.push_str("    h = (h ^ (h >> 15u)) * 0x2c1b3c6du;\n    h = (h ^ (h >> 12u)) * 0x297a2d39u;\n");
         text.push_str("    return h ^ (h >> 15u);\n}\n\nfn same(a: Key, b: Key) -> bool {\n    return ");
@@ -146,11 +137,32 @@ impl Keys {
         text
     }
 
+    /// Words of `key` that tell it from every other.
+    fn words(&self) -> Vec<String> {
+        let values = self.fields.iter().enumerate().flat_map(|(at, field)| {
+            let mut words = sum_words(field.class, &format!("key.k{at}"));
+            if field.class == Class::I64 && field.bits <= 31 {
+                words.truncate(1);
+            }
+            words
+        });
+        values.chain((0..self.flag_words).map(|word| format!("key.z{word}"))).collect()
+    }
+
+    /// Those that lie in a slot's record beside the owner; none where they are many.
+    pub fn stored_words(&self) -> Vec<String> {
+        let words = self.words();
+        if words.len() <= MOST_STORED { words } else { vec![] }
+    }
+
     /// 32-bit words of a key that go to the host.
     pub fn result_words(&self) -> u32 {
         self.fields.iter().map(|field| field.class.words() as u32).sum::<u32>() + self.flag_words
     }
 }
+
+/// Words of a key that a record holds at most.
+const MOST_STORED: usize = 8;
 
 const HASH: &str = "}
 

@@ -16,6 +16,8 @@ use crate::memory::{BufferSlice, DeviceCaps, LaunchScope, Pipeline, download, do
 
 use super::finish::{Accumulated, Regions, TILE, TILE_COST, count_shader, result_words};
 use super::plan::{Kernel, Plan, status};
+use super::strategy::{Direct, Local, Mode};
+use super::table::LOCAL_TRIES;
 use super::{FloatFlags, GroupBy, GroupHint, GroupResult, Strategy, exprs};
 
 /// Groups that a segment is taken to have when nothing is known.
@@ -43,6 +45,15 @@ pub(super) struct Launch<'a> {
     count: Arc<Pipeline>,
     scan: Arc<Pipeline>,
     gather: Arc<Pipeline>,
+}
+
+/// How an attempt ended.
+enum Attempt {
+    Done(GroupResult),
+    /// The table was too small.
+    Full,
+    /// A key lay outside of its range.
+    Outside,
 }
 
 /// What a wait tells.
@@ -89,28 +100,31 @@ impl<'a> Launch<'a> {
         Ok(Launch { scope, caps, program, by, segment, plan, accumulate, count, scan, gather })
     }
 
-    /// Groups with growing tables until one is large enough.
-    pub async fn run(self, hint: &GroupHint) -> GpuResult<GroupResult> {
+    /// Groups with growing tables until one is large enough; `None` where a key lay outside of its range.
+    pub async fn run(self, hint: &GroupHint) -> GpuResult<Option<GroupResult>> {
         let rows = self.segment.rows;
-        let most = slots_for(rows).min(self.largest()?);
-        let mut slots = slots_for(hint.groups.unwrap_or(DEFAULT_GROUPS).min(rows)).min(most);
+        let direct = self.plan.choice.direct.as_ref().map(|direct| u64::from(direct.slots));
+        let most = direct.unwrap_or(slots_for(rows).min(self.largest()?));
+        let mut slots =
+            direct.unwrap_or(slots_for(hint.groups.unwrap_or(DEFAULT_GROUPS).min(rows)).min(most));
         let mut reruns = 0;
         loop {
             let last = slots == most;
-            let result = self.attempt(slots, last, reruns).await?;
-            if let Some(result) = result {
-                return Ok(GroupResult { reruns, ..result });
-            }
-            if last {
-                // Either the largest table that can be bound holds too few groups, or keys collide beyond reason.
-                let limit = most.saturating_mul(self.record_bytes());
-                let need = slots_for(rows).saturating_mul(self.record_bytes()).max(limit + 1);
-                return Err(GpuError::Limit {
-                    what: "bytes of a table of groups",
-                    need,
-                    limit,
-                    by_rows: true,
-                });
+            match self.attempt(slots, last, reruns).await? {
+                Attempt::Done(result) => return Ok(Some(GroupResult { reruns, ..result })),
+                Attempt::Outside => return Ok(None),
+                Attempt::Full if last => {
+                    // Either the largest table that can be bound holds too few groups, or keys collide beyond reason.
+                    let limit = most.saturating_mul(self.record_bytes());
+                    let need = slots_for(rows).saturating_mul(self.record_bytes()).max(limit + 1);
+                    return Err(GpuError::Limit {
+                        what: "bytes of a table of groups",
+                        need,
+                        limit,
+                        by_rows: true,
+                    });
+                }
+                Attempt::Full => {}
             }
             slots = slots.saturating_mul(GROWTH).min(most);
             reruns += 1;
@@ -136,8 +150,8 @@ impl<'a> Launch<'a> {
         Ok(1 << slots.ilog2())
     }
 
-    /// One attempt with a table of so many slots; `None` where it was too small.
-    async fn attempt(&self, slots: u64, last: bool, seed: u32) -> GpuResult<Option<GroupResult>> {
+    /// One attempt with a table of so many slots.
+    async fn attempt(&self, slots: u64, last: bool, seed: u32) -> GpuResult<Attempt> {
         let table = self.table(slots)?;
         let words = result_words(&self.plan.keys, &self.plan.accumulators);
         let most = slots.min(self.segment.rows as u64);
@@ -184,20 +198,23 @@ impl<'a> Launch<'a> {
             return Ok(done);
         }
         let bytes = read.get(1).map_or(&[][..], Vec::as_slice);
-        self.result(&status, bytes, cap as usize).map(Some)
+        self.result(&status, bytes, cap as usize).map(Attempt::Done)
     }
 
-    /// What a status settles without a result: another attempt, or a fault.
-    fn early(&self, status: &Status) -> GpuResult<Option<Option<GroupResult>>> {
+    /// What a status settles without a result.
+    fn early(&self, status: &Status) -> GpuResult<Option<Attempt>> {
         if status.word & status::CONTENDED != 0 {
             let limit = u64::from(self.bounds(true).1);
             let what = "attempts to better a group's extreme value";
             return Err(GpuError::Limit { what, need: limit + 1, limit, by_rows: true });
         }
         if status.word & status::FAULT != 0 {
-            return Ok(Some(Some(GroupResult::empty(self.by, true)?)));
+            return Ok(Some(Attempt::Done(GroupResult::empty(self.by, true)?)));
         }
-        Ok((status.word & status::FULL != 0).then_some(None))
+        if status.word & status::OUTSIDE != 0 {
+            return Ok(Some(Attempt::Outside));
+        }
+        Ok((status.word & status::FULL != 0).then_some(Attempt::Full))
     }
 
     fn result(&self, status: &Status, bytes: &[u8], cap: usize) -> GpuResult<GroupResult> {
@@ -216,7 +233,7 @@ impl<'a> Launch<'a> {
                 negative_zero: status.word & status::NEGATIVE_ZERO != 0,
                 positive_zero: status.word & status::POSITIVE_ZERO != 0,
             },
-            strategy: Strategy::Global,
+            strategy: self.strategy(),
             reruns: 0,
         })
     }
@@ -237,12 +254,33 @@ impl<'a> Launch<'a> {
         })
     }
 
+    fn strategy(&self) -> Strategy {
+        match self.plan.choice.mode {
+            Mode { local: Local::Direct, .. } => Strategy::Direct,
+            Mode { direct: true, .. } => Strategy::Dense,
+            Mode { local: Local::Cache, .. } => Strategy::Local,
+            Mode { local: Local::None, .. } => Strategy::Global,
+        }
+    }
+
+    /// Rows' and slots' worth of searching that an invocation does in one step and at the end.
+    fn searches(&self) -> u32 {
+        self.plan.unroll + self.plan.choice.local_slots.div_ceil(WORKGROUP)
+    }
+
     /// Slots that a row tries, and times that it fights for a group's best value, such that an invocation's loops keep to the
     /// adapter's budget.
     fn bounds(&self, last: bool) -> (u32, u32) {
-        let share = self.caps.loop_budget / (8 * self.plan.unroll * (1 + self.plan.bests));
+        let share = self.caps.loop_budget / (8 * self.searches() * (1 + 2 * self.plan.bests));
         let tries = if last { MAX_TRIES } else { TRIES };
         (tries.min(share).max(4), share.clamp(4, 1 << 16))
+    }
+
+    /// Loop iterations that adding so many rows or slots costs at most.
+    fn cost(&self, rows: u32, tries: u32, fights: u32) -> u32 {
+        rows.saturating_mul(
+            1 + LOCAL_TRIES + tries.saturating_add(self.plan.bests.saturating_mul(2 * fights)),
+        )
     }
 
     fn accumulate(
@@ -255,17 +293,25 @@ impl<'a> Launch<'a> {
         keep: &mut Vec<BufferSlice>,
     ) -> GpuResult<()> {
         let (tries, fights) = self.bounds(last);
-        let own = [self.segment.rows as u32, table.slots as u32 - 1, tries, seed, fights];
-        let args = self.arguments(&self.plan.accumulate, &own)?;
+        let choice = &self.plan.choice;
+        let local = match choice.mode.local {
+            Local::Cache => ((choice.local_slots / choice.copies - 1) << 16) | choice.copies,
+            _ => choice.copies,
+        };
+        let own = [self.segment.rows as u32, (table.slots - 1) as u32, tries, seed, fights, local];
+        let args = self.arguments(&self.plan.accumulate, &own, choice.direct.as_ref())?;
         let pack = pack(self.scope, encoder, &self.plan.accumulate.columns, self.segment)?;
         let own: Vec<&BufferSlice> = pack.iter().chain([&table.records, &table.status]).collect();
         let group =
             bind(self.scope, &self.accumulate, &self.plan.accumulate.slots, self.segment, &args, &own)?;
         let steps = (self.segment.rows as u32).div_ceil(WORKGROUP * self.plan.unroll);
-        let cost =
-            1 + self.plan.unroll.saturating_mul(tries.saturating_add(self.plan.bests.saturating_mul(fights)));
-        let fill = self.caps.reduce_workgroups.saturating_mul(2);
-        let grid = plan_grid(steps, fill, cost, 8, u32::MAX, &self.caps)?;
+        // Copies of a slot join in as many phases as the number of copies has bits.
+        let phases = choice.copies.ilog2()
+            * (1 + choice.local_slots.div_ceil(WORKGROUP) * (1 + self.cost(1, 0, fights)));
+        let flush = self.cost(choice.local_slots.div_ceil(WORKGROUP), tries, fights);
+        let cost = 1 + self.cost(self.plan.unroll, tries, fights);
+        let fill = self.caps.reduce_workgroups;
+        let grid = plan_grid(steps, fill, cost, 8 + phases + flush, u32::MAX, &self.caps)?;
         let mut pass = timer.pass(encoder, "group_by");
         dispatch(self.scope, &mut pass, &self.accumulate, &group, grid);
         drop(pass);
@@ -330,8 +376,8 @@ impl<'a> Launch<'a> {
         keep: &mut Vec<BufferSlice>,
     ) -> GpuResult<()> {
         let kernel = &self.plan.gather;
-        let args =
-            self.arguments(kernel, &[self.segment.rows as u32, table.slots as u32, table.tiles, cap])?;
+        let own = [self.segment.rows as u32, table.slots as u32, table.tiles, cap];
+        let args = self.arguments(kernel, &own, None)?;
         let pack = pack(self.scope, encoder, &kernel.columns, self.segment)?;
         let own = [&table.records, &table.offsets, &table.block_offsets, out];
         let own: Vec<&BufferSlice> = pack.iter().chain(own).collect();
@@ -346,9 +392,17 @@ impl<'a> Launch<'a> {
         Ok(())
     }
 
-    fn arguments(&self, kernel: &Kernel, own: &[u32]) -> GpuResult<BufferSlice> {
-        let block = argument_block(own, &kernel.columns, self.segment, &self.program.params)?;
-        let slices = argument_slices(self.scope, &[block])?;
+    /// The argument block of a kernel, with the digits of computed slots at its end.
+    fn arguments(&self, kernel: &Kernel, own: &[u32], direct: Option<&Direct>) -> GpuResult<BufferSlice> {
+        let mut own = own.to_vec();
+        let block = |own: &[u32]| argument_block(own, &kernel.columns, self.segment, &self.program.params);
+        let mut bytes = block(&own)?;
+        if let Some(direct) = direct {
+            own.push((bytes.len() / 4) as u32);
+            bytes = block(&own)?;
+            bytes.extend_from_slice(bytemuck::cast_slice(&direct.words()));
+        }
+        let slices = argument_slices(self.scope, &[bytes])?;
         slices.into_iter().next().ok_or_else(|| GpuError::Internal("an argument block is missing".to_owned()))
     }
 }
@@ -368,8 +422,8 @@ pub fn group_by_bytes(program: &Program, by: &GroupBy, rows: usize, groups: Opti
     const TIMESTAMPS: u64 = 512;
     let class = |bytes: u64| size_class(bytes.max(16).next_multiple_of(16));
     let groups = groups.unwrap_or(rows).min(rows);
-    // Owner, and per aggregate a count and four words at most; a record is rounded up.
-    let words = 1 + 5 * by.aggregates.len() as u64;
+    // Owner, up to eight words of keys, and per aggregate a count and four words at most; a record is rounded up.
+    let words = 1 + (5 * by.keys.len() as u64 + 1).min(8) + 5 * by.aggregates.len() as u64;
     let record = if words <= 8 { words.next_power_of_two() } else { words.next_multiple_of(8) };
     // A table that was too small is followed by one that is up to `GROWTH` times larger, never beyond what the rows need.
     let slots = slots_for(groups).saturating_mul(GROWTH / 2).min(slots_for(rows)).max(MIN_SLOTS);

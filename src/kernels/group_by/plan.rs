@@ -10,15 +10,15 @@ use crate::kernels::expr::{Emitter, Expr, Node, ValueType};
 use crate::kernels::program::{ColumnShape, Program, columns_of};
 use crate::kernels::reduce::{AggregateKind, AggregateSpec};
 use crate::kernels::select::scan_shader;
-use crate::kernels::shader::{
-    Bindings, ENTRY, Loads, Slot, WORKGROUP, fitted, param_loads, param_variables, params_at,
-};
-use crate::memory::{BindingKind, DeviceCaps, ShaderSource};
+use crate::kernels::shader::{Bindings, ENTRY, Loads, Slot, fitted, param_loads, param_variables, params_at};
+use crate::memory::{AdapterKind, BindingKind, DeviceCaps, ShaderSource};
 
-use super::accumulate::{Accumulator, Fold, best_function, library, sum_words};
+use super::accumulate::{Accumulator, Fold, Memory, sum_words};
 use super::finish::{count_shader, emit_function, gather_loop};
+use super::kernel::{Body, Update, head};
 use super::keys::{self, Keys, key_columns, row_function};
-use super::{GroupBy, GroupKey, state_type};
+use super::strategy::{Choice, choose};
+use super::{GroupBy, GroupHint, GroupKey, state_type};
 
 /// Buffers that a kernel binds beside arguments, columns and look-up tables, at most.
 pub(super) const OWN_BINDINGS: u32 = 4;
@@ -37,6 +37,10 @@ pub(super) mod status {
     pub const NAN: u32 = 8;
     pub const NEGATIVE_ZERO: u32 = 16;
     pub const POSITIVE_ZERO: u32 = 32;
+    /// A key lay outside of the range that it was said to have.
+    pub const OUTSIDE: u32 = 64;
+    /// What makes an attempt vain.
+    pub const FAILED: u32 = FULL | CONTENDED | OUTSIDE;
 }
 
 /// Where an aggregate's state is.
@@ -59,6 +63,7 @@ pub(super) struct Kernel {
 /// A planned grouping.
 #[derive(Debug)]
 pub(super) struct Plan {
+    pub choice: Choice,
     /// Its own buffers: table, status.
     pub accumulate: Kernel,
     /// Its own buffers: table, tile offsets, block offsets, result.
@@ -81,21 +86,26 @@ impl Plan {
         program: &Program,
         by: &GroupBy,
         columns: &[ColumnShape],
+        rows: usize,
+        hint: &GroupHint,
     ) -> GpuResult<Plan> {
         let all = fitted(columns.to_vec(), 2, caps.max_storage_buffers);
         let mut builder = Builder::new(program, &all);
         let parts = builder.parts(program, by)?;
-        let functions = std::mem::take(&mut builder.functions);
-        let unroll = match builder.emitter.size() {
-            0..LARGE_PROGRAM => caps.unroll.clamp(1, 4),
+        let choice = choose(&parts.keys, builder.words, rows, hint, caps);
+        let table = Memory::Table { head: head(choice.mode, &parts.keys) };
+        let stride = stride(head(choice.mode, &parts.keys) + builder.words);
+        let unroll = match (caps.device_type, builder.emitter.size()) {
+            (AdapterKind::Software, _) => 1,
+            (_, 0..LARGE_PROGRAM) => caps.unroll.clamp(1, 4),
             _ => (caps.unroll / 2).clamp(1, 2),
         };
-        let stride = stride(builder.words);
-        let accumulate = builder.accumulate(program, by, &parts, &functions, stride, unroll)?;
+        let accumulate = builder.accumulate(program, by, &parts, &choice, stride, unroll)?;
+        let gather = builder.gather(caps, program, by, columns, &parts.keys, table, stride)?;
         let accumulators = builder.accumulators;
         let bests = accumulators.iter().filter(|acc| matches!(acc.fold, Fold::Best { .. })).count() as u32;
-        let gather = gather(caps, program, by, columns, &parts.keys, &accumulators, &functions, stride)?;
         Ok(Plan {
+            choice,
             accumulate,
             gather,
             keys: parts.keys,
@@ -137,8 +147,7 @@ struct Builder<'a> {
     accumulators: Vec<Accumulator>,
     memo: HashMap<(Fold, String, String), usize>,
     conditions: HashMap<(String, String), String>,
-    /// Statements of rows for which a condition holds.
-    updates: Vec<(String, String)>,
+    updates: Vec<Update>,
     /// Statements that see peculiar floats.
     floats: String,
     /// (condition, fault flags that matter under it)
@@ -160,8 +169,7 @@ impl<'a> Builder<'a> {
             floats: String::new(),
             faults: vec![],
             functions: vec![],
-            // The first word is the slot's owner.
-            words: 1,
+            words: 0,
         }
     }
 
@@ -341,8 +349,12 @@ impl<'a> Builder<'a> {
         }
         let number = self.accumulators.len();
         let acc = Accumulator { fold, at: self.words, count, ty, class };
-        let text = acc.update("table", "at", words, value);
-        self.updates.push((counted.to_owned(), text));
+        self.updates.push(Update {
+            accumulator: number,
+            words: words.to_vec(),
+            value: value.to_owned(),
+            condition: counted.to_owned(),
+        });
         self.words += acc.fold.words();
         self.accumulators.push(acc);
         self.memo.insert(key, number);
@@ -365,7 +377,7 @@ impl<'a> Builder<'a> {
         program: &Program,
         by: &GroupBy,
         parts: &Parts,
-        functions: &[(Arc<Expr>, Class)],
+        choice: &Choice,
         stride: u32,
         unroll: u32,
     ) -> GpuResult<Kernel> {
@@ -373,48 +385,74 @@ impl<'a> Builder<'a> {
         let mut bindings = Bindings::new(columns)?;
         bindings.own(BindingKind::Storage, "table", "atomic<u32>");
         bindings.own(BindingKind::Storage, "status", "atomic<u32>");
-        let again = again(program, &by.keys, columns, functions, &mut self.emitter)?;
+        let again = again(program, &by.keys, columns, &self.functions, &mut self.emitter)?;
         let loads = Loads::new(columns);
+        let mut statements = self.emitter.body.clone();
+        if let Some(fault) = &parts.fault {
+            let _ = writeln!(statements, "    state |= select(0u, {}u, {fault});", status::FAULT);
+        }
+        statements.push_str(&self.floats);
+        let body = Body {
+            mode: choice.mode,
+            keys: &parts.keys,
+            key: &parts.key,
+            statements,
+            selected: &parts.selected,
+            accumulators: &self.accumulators,
+            updates: &self.updates,
+            functions: &self.functions,
+            stride,
+            local_slots: choice.local_slots,
+            unroll,
+        };
         let mut text = param_variables(&self.emitter);
         let _ = writeln!(text, "const CONTENDED: u32 = {}u;\nvar<private> state: u32;", status::CONTENDED);
         text.push_str(&parts.keys.text());
         text.push_str(&again);
-        text.push_str(&find(stride));
-        text.push_str(&library("table"));
-        for acc in &self.accumulators {
-            if let Fold::Best { min, function } = acc.fold {
-                let class = functions.get(function).map_or(Class::I64, |(_, class)| *class);
-                let function = best_function("table", function, min, class);
-                if !text.contains(&function) {
-                    text.push_str(&function);
-                }
-            }
-        }
-        let _ = writeln!(text, "fn row(i: u32, live: bool{}) {{\n{}", loads.parameters()?, self.emitter.body);
-        if let Some(fault) = &parts.fault {
-            let _ = writeln!(text, "    state |= select(0u, {}u, {fault});", status::FAULT);
-        }
-        let _ = writeln!(
-            text,
-            "{}    if (!{}) {{\n        return;\n    }}\n    let at = find(i, {});\n    if (at == 0xffffffffu) {{\n        return;\n    }}",
-            self.floats, parts.selected, parts.key
-        );
-        for (condition, update) in &self.updates {
-            let _ = match *condition == parts.selected {
-                true => writeln!(text, "    {{\n{update}    }}"),
-                false => writeln!(text, "    if ({condition}) {{\n{update}    }}"),
-            };
-        }
-        text.push_str("}\n");
-        text.push_str(ENTRY);
-        text.push_str(&loads.masks());
-        text.push_str(&param_loads(&self.emitter, params_at));
-        text.push_str(&row_loop(&loads, unroll));
+        text.push_str(&body.functions(&loads)?);
+        text.push_str(&body.entry(&loads, &param_loads(&self.emitter, params_at)));
         Ok(Kernel {
             shader: bindings.shader("group_by", &text),
             slots: bindings.slots,
             columns: columns.to_vec(),
         })
+    }
+
+    /// The kernel that writes keys and states of the occupied slots.
+    fn gather(
+        &self,
+        caps: &DeviceCaps,
+        program: &Program,
+        by: &GroupBy,
+        columns: &[ColumnShape],
+        keys: &Keys,
+        table: Memory,
+        stride: u32,
+    ) -> GpuResult<Kernel> {
+        let mut used = key_columns(&by.keys);
+        used.extend(columns_of(self.functions.iter().map(|(expr, _)| expr)));
+        let columns: Vec<ColumnShape> = columns.iter().filter(|c| used.contains(&c.index)).copied().collect();
+        let columns = fitted(columns, OWN_BINDINGS, caps.max_storage_buffers);
+        let mut emitter = Emitter::new(&columns, &program.params, params_at(&columns));
+        let again = again(program, &by.keys, &columns, &self.functions, &mut emitter)?;
+        let mut bindings = Bindings::new(&columns)?;
+        for name in ["table", "offsets", "block_offsets"] {
+            bindings.own(BindingKind::ReadOnlyStorage, name, "u32");
+        }
+        bindings.own(BindingKind::Storage, "out", "u32");
+        let mut text = param_variables(&emitter);
+        text.push_str(
+            "var<workgroup> words: array<atomic<u32>, 32>;\nvar<workgroup> ranks: array<u32, 32>;\n",
+        );
+        text.push_str(&keys.text());
+        text.push_str(&again);
+        text.push_str(&emit_function(keys, &self.accumulators, table));
+        text.push_str(ENTRY);
+        text.push_str(&Loads::new(&columns).masks());
+        text.push_str(&param_loads(&emitter, params_at(&columns)));
+        text.push_str(&gather_loop(stride));
+        drop(emitter);
+        Ok(Kernel { shader: bindings.shader("group_gather", &text), slots: bindings.slots, columns })
     }
 }
 
@@ -465,98 +503,4 @@ fn again(
         emitter.tables.extend(own.tables);
     }
     Ok(text)
-}
-
-/// The function that gives the record of a row's group, a new one if need be. Arguments: 2 = slots - 1, 3 = slots to try, 4 = seed.
-fn find(stride: u32) -> String {
-    format!(
-        "
-fn find(i: u32, key: Key) -> u32 {{
-    let mask = args[2];
-    var slot = hash(key, args[4]) & mask;
-    for (var n = 0u; n < args[3]; n++) {{
-        let at = slot * {stride}u;
-        var owner = atomicLoad(&table[at]);
-        if (owner == 0u) {{
-            let swap = atomicCompareExchangeWeak(&table[at], 0u, i + 1u);
-            if (swap.exchanged) {{
-                return at;
-            }}
-            owner = swap.old_value;
-        }}
-        // 0 is an exchange that failed for no reason: once more.
-        if (owner != 0u) {{
-            if (same(keys(owner - 1u), key)) {{
-                return at;
-            }}
-            slot = (slot + 1u) & mask;
-        }}
-    }}
-    atomicOr(&status[0], {}u);
-    return 0xffffffffu;
-}}
-",
-        status::FULL
-    )
-}
-
-/// The grid-stride loop over rows, which ends early where the table was found too small.
-fn row_loop(loads: &Loads<'_>, unroll: u32) -> String {
-    let tile = WORKGROUP * unroll;
-    let mut text = format!(
-        "    state = 0u;\n    let last = rows - 1u;\n    for (var base = group * {tile}u; base < rows; base += groups * {tile}u) {{\n"
-    );
-    for u in 0..unroll {
-        let _ = writeln!(
-            text,
-            "        let i{u} = base + l + {}u;\n        let j{u} = min(i{u}, last);",
-            u * WORKGROUP
-        );
-        text.push_str(&loads.statements(&format!("j{u}"), &format!("_{u}"), "        "));
-    }
-    for u in 0..unroll {
-        let _ = writeln!(text, "        row(j{u}, i{u} < rows{});", loads.arguments(&format!("_{u}")));
-    }
-    let _ = writeln!(
-        text,
-        "        if ((atomicLoad(&status[0]) & {}u) != 0u) {{\n            break;\n        }}\n    }}\n    if (state != 0u) {{\n        atomicOr(&status[0], state);\n    }}\n}}",
-        status::FULL | status::CONTENDED
-    );
-    text
-}
-
-/// The kernel that writes keys and states of the occupied slots.
-#[allow(clippy::too_many_arguments, reason = "all parts of one plan")]
-fn gather(
-    caps: &DeviceCaps,
-    program: &Program,
-    by: &GroupBy,
-    columns: &[ColumnShape],
-    keys: &Keys,
-    accumulators: &[Accumulator],
-    functions: &[(Arc<Expr>, Class)],
-    stride: u32,
-) -> GpuResult<Kernel> {
-    let mut used = key_columns(&by.keys);
-    used.extend(columns_of(functions.iter().map(|(expr, _)| expr)));
-    let columns: Vec<ColumnShape> = columns.iter().filter(|c| used.contains(&c.index)).copied().collect();
-    let columns = fitted(columns, OWN_BINDINGS, caps.max_storage_buffers);
-    let mut emitter = Emitter::new(&columns, &program.params, params_at(&columns));
-    let again = again(program, &by.keys, &columns, functions, &mut emitter)?;
-    let mut bindings = Bindings::new(&columns)?;
-    for name in ["table", "offsets", "block_offsets"] {
-        bindings.own(BindingKind::ReadOnlyStorage, name, "u32");
-    }
-    bindings.own(BindingKind::Storage, "out", "u32");
-    let mut text = param_variables(&emitter);
-    text.push_str("var<workgroup> words: array<atomic<u32>, 32>;\nvar<workgroup> ranks: array<u32, 32>;\n");
-    text.push_str(&keys.text());
-    text.push_str(&again);
-    text.push_str(&emit_function(keys, accumulators));
-    text.push_str(ENTRY);
-    text.push_str(&Loads::new(&columns).masks());
-    text.push_str(&param_loads(&emitter, params_at(&columns)));
-    text.push_str(&gather_loop(stride));
-    drop(emitter);
-    Ok(Kernel { shader: bindings.shader("group_gather", &text), slots: bindings.slots, columns })
 }

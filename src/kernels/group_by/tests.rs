@@ -6,11 +6,13 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef};
 
 use crate::kernels::expr::widths::is_integer;
-use crate::kernels::expr::{Expr, Scalar, ValueType};
-use crate::kernels::program::Program;
+use crate::kernels::expr::{ArithOp, CompareOp, Expr, Scalar, ValueType};
+use crate::kernels::program::{ColumnShape, Program};
 use crate::kernels::reference;
 use crate::kernels::reference::expr::value_at;
 use crate::kernels::testkit::*;
+use crate::memory::column::DeviceColumn;
+use crate::memory::{ColumnRepr, DeviceLedger, MagnitudeBits, MemoryScope};
 
 use super::*;
 use ValueType::*;
@@ -101,45 +103,477 @@ async fn check(
     device
 }
 
+/// Values of a small pool, so that they come more than once; `pool` is their number beside NULL.
+fn pooled(ty: ValueType, rows: usize, pool: usize, nulls: usize, rng: &mut Rng) -> ArrayRef {
+    let values: Vec<i128> = (0..pool).map(|_| value(ty, rng, 5)).collect();
+    let offset = rng.below(40);
+    let picked: Vec<Scalar> =
+        (0..rows + offset).map(|_| (rng.below(100) >= nulls).then(|| values[rng.below(pool)])).collect();
+    array_of(ty, &picked).expect("array").slice(offset, rows)
+}
+
+fn key(index: usize, ty: ValueType) -> GroupKey {
+    GroupKey::Value(col(index, ty))
+}
+
+fn groups(groups: usize) -> GroupHint {
+    GroupHint { groups: Some(groups), ..GroupHint::default() }
+}
+
+/// Three keys at a time, of every type; few and many groups; with a table that is too small, too. Every second kernel runs without the
+/// compiler's checks, others with all.
 #[tokio::test]
 async fn every_type_as_key() {
-    let scope = scope(&device());
-    for (at, &ty) in TYPES.iter().chain(&OTHERS).enumerate() {
-        let by = GroupBy {
-            keys: vec![GroupKey::Value(col(0, ty))],
-            aggregates: [vec![count_rows()], all_of(&col(1, Int64))].concat(),
-        };
-        let mut rng = Rng::new(at as u64);
-        for (rows, nulls) in [(1, 0), (700, 20), (0, 0), (300, 0), (256, 100)] {
+    let scopes = CHECKS.map(|checks| scope(&with_checks(checks)));
+    let types: Vec<ValueType> = TYPES.iter().chain(&OTHERS).copied().collect();
+    for (number, types) in types.chunks(3).enumerate() {
+        let keys = types.iter().enumerate().map(|(at, &ty)| key(at, ty)).collect();
+        let by = GroupBy { keys, aggregates: vec![count_rows(), agg(AggregateKind::SumInt, col(3, Int32))] };
+        let mut rng = Rng::new(number as u64);
+        let cases = [(1, 1, 1, None), (800, 2, 20, None), (1500, 40, 10, Some(1)), (300, 3, 100, Some(5))];
+        for (rows, pool, nulls, hint) in cases {
+            let mut columns: Vec<ArrayRef> =
+                types.iter().map(|&ty| pooled(ty, rows, pool, nulls, &mut rng)).collect();
+            columns.resize(3, array_of(Int32, &vec![Some(0); rows]).expect("array"));
+            columns.push(pooled(Int32, rows, 100, nulls, &mut rng));
+            let hint = GroupHint { groups: hint, ..GroupHint::default() };
+            let what = format!("{types:?}, {rows} rows, pool {pool}, {nulls} % nulls");
+            check(&scopes[number % 2], &Program::default(), &by, &columns, rows, &hint, &what).await;
+        }
+    }
+}
+
+/// Several columns at a time, of every type, in few groups and in many; checks likewise.
+#[tokio::test]
+async fn every_aggregate_of_every_type() {
+    let scopes = CHECKS.map(|checks| scope(&with_checks(checks)));
+    let types: Vec<ValueType> = TYPES.iter().chain(&OTHERS).copied().collect();
+    for (number, types) in types.chunks(5).enumerate() {
+        let aggregates = types.iter().enumerate().flat_map(|(at, &ty)| all_of(&col(at + 1, ty)));
+        let by = GroupBy { keys: vec![key(0, Int32)], aggregates: aggregates.collect() };
+        let mut rng = Rng::new(100 + number as u64);
+        for (rows, pool, nulls) in [(2000, 3, 1), (1000, 200, 50), (257, 2, 100)] {
             let shape = DataShape { nulls, edgy: 3, offset: rng.below(40) };
-            let columns = [column(ty, rows, shape, &mut rng), column(Int64, rows, shape, &mut rng)];
+            let mut columns = vec![pooled(Int32, rows, pool, nulls, &mut rng)];
+            columns.extend(types.iter().map(|&ty| column(ty, rows, shape, &mut rng)));
+            let what = format!("{types:?}, {rows} rows, {nulls} % nulls");
+            check(&scopes[number % 2], &Program::default(), &by, &columns, rows, &groups(pool), &what).await;
+        }
+    }
+}
+
+/// Keys 0 to `groups` - 1, each at least once where there are as many rows.
+fn keys_below(groups: usize, rows: usize, rng: &mut Rng) -> ArrayRef {
+    let mut keys: Vec<Scalar> =
+        (0..rows).map(|row| Some(if row < groups { row } else { rng.below(groups) } as i128)).collect();
+    for row in (1..rows).rev() {
+        keys.swap(row, rng.below(row + 1));
+    }
+    array_of(Int64, &keys).expect("array")
+}
+
+fn sums_and_extremes() -> GroupBy {
+    GroupBy {
+        keys: vec![key(0, Int64)],
+        aggregates: vec![
+            count_rows(),
+            agg(AggregateKind::SumInt, col(1, Int64)),
+            agg(AggregateKind::Min, col(1, Int64)),
+            agg(AggregateKind::Max, col(2, Int32)),
+        ],
+    }
+}
+
+/// One kernel a strategy, over all numbers of groups.
+#[tokio::test]
+async fn cardinalities() {
+    let device = device();
+    let by = sums_and_extremes();
+    let mut seen = BTreeSet::new();
+    for (number, groups) in [1, 2, 255, 256, 257, 4000, 65_535, 65_537, 70_001].into_iter().enumerate() {
+        let scope = scope(&device);
+        let rows = 70_001;
+        let mut rng = Rng::new(number as u64);
+        let shape = DataShape { nulls: 0, edgy: 2, offset: 1 };
+        let columns = [
+            keys_below(groups, rows, &mut rng),
+            column(Int64, rows, shape, &mut rng),
+            column(Int32, rows, shape, &mut rng),
+        ];
+        let segment = segment(&scope, &columns, rows).await.expect("upload");
+        let program = Program::default();
+        let twin = reference::group_by(&program, &by, &columns, rows).expect("twin");
+        assert_eq!(twin.groups, groups);
+        let range = KeyRange { min: 0, max: groups as i128 - 1 };
+        let hints = [
+            GroupHint::default(),
+            GroupHint { groups: Some(groups), ranges: vec![] },
+            GroupHint { groups: Some(1), ranges: vec![None] },
+            GroupHint { groups: None, ranges: vec![Some(range)] },
+            // The last group lies outside of it.
+            GroupHint { groups: None, ranges: vec![Some(KeyRange { max: groups as i128 - 2, ..range })] },
+        ];
+        for hint in hints {
+            let what = format!("{groups} groups, {hint:?}");
+            let device = group_by(&scope, &program, &by, &segment, &hint).await.expect(&what);
+            assert_same(&device, &twin, &what);
+            seen.insert((device.strategy.name(), device.reruns));
+        }
+    }
+    let strategies: Vec<&str> = seen.iter().map(|(strategy, _)| *strategy).collect();
+    for strategy in ["direct", "dense", "local"] {
+        assert!(strategies.contains(&strategy), "{seen:?}");
+    }
+    assert!(seen.contains(&("local", 3)), "tables that grow: {seen:?}");
+}
+
+/// Most rows in one group, or in two of several keys, others alone in theirs.
+#[tokio::test]
+async fn skew() {
+    let scope = scope(&device());
+    let by = sums_and_extremes();
+    for (number, hot) in [50, 99, 100].into_iter().enumerate() {
+        let rows = 40_000;
+        let mut rng = Rng::new(number as u64);
+        let keys: Vec<Scalar> =
+            (0..rows).map(|row| (rng.below(100) >= hot).then_some(row as i128 * 1_000_003)).collect();
+        let shape = DataShape { nulls: 0, edgy: 2, offset: 1 };
+        let columns = [
+            array_of(Int64, &keys).expect("array"),
+            column(Int64, rows, shape, &mut rng),
+            column(Int32, rows, shape, &mut rng),
+        ];
+        let hint = GroupHint::default();
+        check(&scope, &Program::default(), &by, &columns, rows, &hint, &format!("{hot} % in one group"))
+            .await;
+    }
+}
+
+/// Selections and filters that keep all, some and no rows; keys and arguments that are computed.
+#[tokio::test]
+async fn selections_and_expressions() {
+    let scopes = CHECKS.map(|checks| scope(&with_checks(checks)));
+    let less = |slot| cmp(CompareOp::Lt, col(1, Int32), param(slot, Int32));
+    let by = GroupBy {
+        keys: vec![
+            GroupKey::Value(arith(ArithOp::Add, col(0, Int64), param(1, Int64))),
+            GroupKey::Value(less(2)),
+        ],
+        aggregates: vec![
+            count_rows(),
+            AggregateSpec {
+                filter: Some(less(3)),
+                ..agg(AggregateKind::Max, arith(ArithOp::Mul, col(0, Int64), col(0, Int64)))
+            },
+            AggregateSpec { filter: Some(less(3)), ..count_rows() },
+            agg(AggregateKind::Count, col(1, Int32)),
+        ],
+    };
+    let mut rng = Rng::new(77);
+    for (rows, nulls, limit) in
+        [(3000, 1, i32::MAX), (3000, 30, 5), (3000, 0, i32::MIN), (0, 0, 0), (1, 0, 7)]
+    {
+        let shape = DataShape { nulls, edgy: 0, offset: 3 };
+        let columns = [pooled(Int64, rows, 30, 5, &mut rng), column(Int32, rows, shape, &mut rng)];
+        let params =
+            vec![(Int32, Some(limit.into())), (Int64, Some(1 << 40)), (Int32, Some(-3)), (Int32, Some(50))];
+        let program = Program { selection: Some(less(0)), params };
+        for scope in &scopes {
             let hint = GroupHint::default();
-            check(&scope, &Program::default(), &by, &columns, rows, &hint, &format!("{ty:?}, {rows} rows"))
-                .await;
+            check(scope, &program, &by, &columns, rows, &hint, &format!("{rows} rows below {limit}")).await;
         }
     }
 }
 
 #[tokio::test]
-async fn every_aggregate_of_every_type() {
+async fn random_programs() {
     let scope = scope(&device());
-    for (number, &ty) in TYPES.iter().chain(&OTHERS).enumerate() {
-        let by = GroupBy { keys: vec![GroupKey::Value(col(0, Int8))], aggregates: all_of(&col(1, ty)) };
-        let mut rng = Rng::new(100 + number as u64);
-        for (rows, nulls) in [(2000, 0), (2000, 50), (257, 100)] {
-            let shape = DataShape { nulls, edgy: 3, offset: rng.below(40) };
-            let columns = [column(Int8, rows, shape, &mut rng), column(ty, rows, shape, &mut rng)];
-            let hint = GroupHint { groups: Some(300) };
-            check(
-                &scope,
-                &Program::default(),
-                &by,
-                &columns,
-                rows,
-                &hint,
-                &format!("{ty:?}, {nulls} % nulls"),
-            )
-            .await;
+    let mut faults = 0;
+    for seed in 0..12 {
+        let mut rng = Rng::new(2000 + seed);
+        let mut make = ExprGen { rng: &mut rng, params: vec![], logic: true };
+        let selection = make.rng.one_in(2).then(|| make.expr(Boolean, 2));
+        let keys = (0..1 + make.rng.below(2)).map(|_| {
+            let ty = make.rng.pick(&[Boolean, Int8, UInt16, Int64, Float64, Date32, dec(7, 2)]);
+            GroupKey::Value(make.expr(ty, 1))
+        });
+        let keys = keys.collect();
+        let mut aggregates = vec![count_rows()];
+        for _ in 0..2 {
+            let ty = make.rng.pick(&TYPES);
+            let arg = if make.rng.one_in(3) { make.any_decimal(1) } else { make.expr(ty, 1) };
+            let filter = make.rng.one_in(2).then(|| make.expr(Boolean, 1));
+            aggregates.extend(
+                all_of(&arg).into_iter().map(|spec| AggregateSpec { filter: filter.clone(), ..spec }),
+            );
+        }
+        let by = GroupBy { keys, aggregates };
+        let program = Program { selection, params: make.params };
+        for (rows, nulls, edgy) in [(700, 20, 0), (1500, 2, 4)] {
+            let shape = DataShape { nulls, edgy, offset: rng.below(40) };
+            let columns: Vec<ArrayRef> = TYPES.iter().map(|&ty| column(ty, rows, shape, &mut rng)).collect();
+            let hint = GroupHint::default();
+            let what = format!("seed {seed}: {program:?} {by:?}");
+            faults += usize::from(check(&scope, &program, &by, &columns, rows, &hint, &what).await.fault);
         }
     }
+    assert!((1..20).contains(&faults), "{faults} of 24 segments had faults");
+}
+
+/// A column of codes on the device.
+fn coded(column: &DeviceColumn) -> DeviceColumn {
+    DeviceColumn { ty: Opaque, repr: ColumnRepr::Codes, ..column.clone() }
+}
+
+#[tokio::test]
+async fn codes_are_keys() {
+    let scope = scope(&device());
+    let by = GroupBy {
+        keys: vec![GroupKey::Codes(0), GroupKey::Codes(1)],
+        aggregates: vec![count_rows(), agg(AggregateKind::SumDecimal, col(2, dec(15, 2)))],
+    };
+    let mut rng = Rng::new(4);
+    for (rows, first, second) in [(5000, 4, 3), (5000, 300, 200)] {
+        let codes = |most: usize, rng: &mut Rng| {
+            let codes: Vec<Scalar> = (0..rows).map(|_| Some(rng.below(most) as i128)).collect();
+            array_of(UInt32, &codes).expect("array")
+        };
+        let shape = DataShape { nulls: 10, edgy: 1, offset: 0 };
+        let columns =
+            [codes(first, &mut rng), codes(second, &mut rng), column(dec(15, 2), rows, shape, &mut rng)];
+        let mut segment = segment(&scope, &columns, rows).await.expect("upload");
+        for column in segment.columns.iter_mut().take(2) {
+            *column = column.as_ref().map(coded);
+        }
+        let twin = reference::group_by(&Program::default(), &by, &columns, rows).expect("twin");
+        let range = |most: usize| Some(KeyRange { min: 0, max: most as i128 - 1 });
+        for ranges in [vec![], vec![range(first), range(second)]] {
+            let hint = GroupHint { groups: None, ranges };
+            let device = group_by(&scope, &Program::default(), &by, &segment, &hint).await.expect("group_by");
+            assert_same(&device, &twin, &format!("{hint:?}"));
+        }
+    }
+}
+
+/// DISTINCT, and one group of everything.
+#[tokio::test]
+async fn without_aggregates_and_without_keys() {
+    let scope = scope(&device());
+    let mut rng = Rng::new(6);
+    let columns = [pooled(Int32, 3000, 700, 3, &mut rng), pooled(Int16, 3000, 2, 0, &mut rng)];
+    let keys = vec![key(0, Int32), key(1, Int16)];
+    let distinct = GroupBy { keys, aggregates: vec![] };
+    let whole = GroupBy { keys: vec![], aggregates: vec![agg(AggregateKind::SumInt, col(0, Int32))] };
+    let hint = GroupHint::default();
+    for by in [&distinct, &whole] {
+        check(&scope, &Program::default(), by, &columns, 3000, &hint, &format!("{by:?}")).await;
+        let none = Program { selection: Some(param(0, Boolean)), params: vec![(Boolean, Some(0))] };
+        assert_eq!(check(&scope, &none, by, &columns, 3000, &hint, &format!("{by:?}")).await.groups, 0);
+    }
+}
+
+/// Two workgroups a dimension, short loops, no room in workgroups, and eight or four buffers.
+#[tokio::test]
+async fn lowered_limits() {
+    let full = device();
+    let by = sums_and_extremes();
+    let mut rng = Rng::new(3);
+    let shape = DataShape { nulls: 10, edgy: 1, offset: 7 };
+    let lower: [fn(&mut DeviceCaps); 5] = [
+        |caps| caps.max_workgroups_per_dimension = 4,
+        |caps| caps.loop_budget = 300,
+        |caps| caps.workgroup_bytes = 1024,
+        |caps| caps.max_storage_buffers = 8,
+        |caps| caps.max_storage_buffers = 6,
+    ];
+    for (number, lower) in lower.into_iter().enumerate() {
+        let mut caps = full.caps().as_ref().clone();
+        lower(&mut caps);
+        let scope = scope(&full.with_caps(caps));
+        for (rows, groups) in [(1, 1), (4097, 3), (20_001, 3000)] {
+            let columns = [
+                keys_below(groups, rows, &mut rng),
+                column(Int64, rows, shape, &mut rng),
+                column(Int32, rows, shape, &mut rng),
+            ];
+            let what = format!("limit {number}, {rows} rows");
+            check(&scope, &Program::default(), &by, &columns, rows, &GroupHint::default(), &what).await;
+        }
+    }
+    let caps = DeviceCaps { max_storage_buffers: 5, ..full.caps().as_ref().clone() };
+    let scope = scope(&full.with_caps(caps));
+    let columns =
+        [keys_below(2, 9, &mut rng), column(Int64, 9, shape, &mut rng), column(Int32, 9, shape, &mut rng)];
+    let few = segment(&scope, &columns, 9).await.expect("upload");
+    let error =
+        group_by(&scope, &Program::default(), &by, &few, &GroupHint::default()).await.expect_err("six");
+    assert!(
+        matches!(
+            error,
+            GpuError::Limit { what: "storage buffers of one kernel", need: 6, limit: 5, by_rows: false }
+        ),
+        "{error}"
+    );
+}
+
+/// A table that no binding holds is an error that fewer rows avoid.
+#[tokio::test]
+async fn more_groups_than_a_table_holds() {
+    let full = device();
+    let caps = DeviceCaps { max_binding_bytes: 1 << 16, ..full.caps().as_ref().clone() };
+    let scope = scope(&full.with_caps(caps));
+    let by = GroupBy { keys: vec![key(0, Int64)], aggregates: vec![count_rows()] };
+    let mut rng = Rng::new(3);
+    let columns = [keys_below(7000, 7000, &mut rng)];
+    let segment = segment(&scope, &columns, 7000).await.expect("upload");
+    let error = group_by(&scope, &Program::default(), &by, &segment, &GroupHint::default()).await;
+    assert!(matches!(error, Err(GpuError::Limit { by_rows: true, .. })), "{error:?}");
+}
+
+/// What is held stays below what is announced.
+#[tokio::test]
+async fn memory_is_announced() {
+    let by = sums_and_extremes();
+    let mut rng = Rng::new(8);
+    for (rows, groups) in [(1, 1), (5000, 2), (5000, 4000), (60_000, 60_000)] {
+        let device = device();
+        let scope = scope(&device);
+        let shape = DataShape { nulls: 10, edgy: 1, offset: 7 };
+        let columns = [
+            keys_below(groups, rows, &mut rng),
+            column(Int64, rows, shape, &mut rng),
+            column(Int32, rows, shape, &mut rng),
+        ];
+        let segment = segment(&scope, &columns, rows).await.expect("upload");
+        let ledger = DeviceLedger::detached(1 << 40);
+        let own = LaunchScope { memory: MemoryScope::new(&ledger, "test", u64::MAX), ..(*scope).clone() };
+        for hint in [GroupHint::default(), tests::groups(groups)] {
+            group_by(&own, &Program::default(), &by, &segment, &hint).await.expect("group_by");
+            let need = group_by_bytes(&Program::default(), &by, rows, None);
+            assert!(ledger.peak() <= need, "{rows} rows, {groups} groups: {} of {need} bytes", ledger.peak());
+        }
+    }
+}
+
+#[tokio::test]
+async fn other_data_and_other_ranges_reuse_the_kernels() {
+    let scope = scope(&device());
+    let by = sums_and_extremes();
+    let mut rng = Rng::new(9);
+    let mut compiled = vec![];
+    for (rows, groups, hint) in [(100, 5, None), (9000, 800, None), (50, 9, Some(40)), (300, 70, Some(90))] {
+        let shape = DataShape { nulls: 0, edgy: 0, offset: 0 };
+        let columns = [
+            keys_below(groups, rows, &mut rng),
+            column(Int64, rows, shape, &mut rng),
+            column(Int32, rows, shape, &mut rng),
+        ];
+        let ranges = hint.map(|max| vec![Some(KeyRange { min: 0, max })]).unwrap_or_default();
+        let hint = GroupHint { groups: None, ranges };
+        check(&scope, &Program::default(), &by, &columns, rows, &hint, "reuse").await;
+        compiled.push(scope.stats.pipelines_compiled.load(std::sync::atomic::Ordering::Relaxed));
+    }
+    // Count and scan may have been compiled for another test.
+    assert_eq!((compiled[0], compiled[2]), (compiled[1], compiled[3]), "{compiled:?}");
+}
+
+fn shapes_of_all(nullable: bool, magnitude: u8) -> Vec<ColumnShape> {
+    let repr = |ty| match ty {
+        Boolean => ColumnRepr::Bits,
+        Decimal { precision, .. } if precision <= 18 => ColumnRepr::DecimalNarrow,
+        Decimal { .. } => ColumnRepr::DecimalWide,
+        _ => ColumnRepr::Arrow,
+    };
+    let shape = |(index, &ty): (usize, &ValueType)| ColumnShape {
+        index,
+        ty,
+        repr: repr(ty),
+        nullable,
+        magnitude: MagnitudeBits(magnitude),
+        packed: false,
+    };
+    TYPES.iter().chain(&OTHERS).enumerate().map(shape).collect()
+}
+
+/// Shaders that the tests above reach, and many more, pass naga without a device.
+#[test]
+fn shaders_are_valid() {
+    let types: Vec<ValueType> = TYPES.iter().chain(&OTHERS).copied().collect();
+    let range = Some(KeyRange { min: -5, max: 300 });
+    let hints = [
+        GroupHint::default(),
+        groups(1 << 24),
+        GroupHint { groups: None, ranges: vec![range; 4] },
+        GroupHint { groups: Some(1 << 20), ranges: vec![Some(KeyRange { min: 0, max: 1 << 20 })] },
+    ];
+    for seed in 0..120 {
+        let mut rng = Rng::new(seed);
+        let mut caps = DeviceCaps::for_tests();
+        caps.unroll = [1, 4][seed as usize % 2];
+        caps.max_storage_buffers = [8, 500_000][seed as usize / 2 % 2];
+        let pick = |rng: &mut Rng| rng.below(types.len());
+        let keys = (0..rng.below(4)).map(|_| pick(&mut rng)).map(|at| key(at, types[at])).collect();
+        let mut aggregates = vec![count_rows()];
+        for _ in 0..3 {
+            let at = pick(&mut rng);
+            aggregates.extend(all_of(&col(at, types[at])));
+        }
+        let mut make = ExprGen { rng: &mut rng, params: vec![], logic: true };
+        let selection = make.rng.one_in(2).then(|| make.expr(Boolean, 3));
+        let by = GroupBy { keys, aggregates };
+        let program = Program { selection, params: make.params };
+        let shapes = shapes_of_all(seed % 3 == 0, [8, 40, 60, 128][seed as usize % 4]);
+        for hint in &hints {
+            for shader in group_by_shaders(&caps, &program, &by, &shapes, hint).expect("shaders") {
+                validate(&shader);
+                assert!(shader.bindings.len() <= caps.max_storage_buffers as usize, "{}", shader.wgsl);
+            }
+        }
+        let used = columns_used(&program, &by).len() as u32;
+        assert!(group_by_bindings(&program, &by, &shapes) <= 6 + used.min(1));
+    }
+}
+
+/// Names and literals never enter the text: only the parameters' words differ.
+#[test]
+fn shader_text_depends_on_the_shape_only() {
+    let caps = DeviceCaps::for_tests();
+    let shapes = shapes_of_all(true, 60);
+    let texts = |value: i128, max: i128| {
+        let selection = Some(cmp(CompareOp::Lt, col(4, Int64), param(0, Int64)));
+        let program = Program { selection, params: vec![(Int64, Some(value))] };
+        let by = GroupBy { keys: vec![key(4, Int64)], aggregates: vec![count_rows()] };
+        let hint = GroupHint { groups: None, ranges: vec![Some(KeyRange { min: value, max })] };
+        let shaders = group_by_shaders(&caps, &program, &by, &shapes, &hint).expect("shaders");
+        shaders.into_iter().map(|shader| shader.wgsl).collect::<Vec<_>>()
+    };
+    assert_eq!(texts(424_242, 424_255), texts(-1, 31));
+    assert!(!texts(424_242, 424_255).concat().contains("4242"));
+}
+
+#[test]
+fn unsupported_work_is_an_error() {
+    let caps = DeviceCaps::for_tests();
+    let shapes = shapes_of_all(false, 128);
+    let sum_of_dates =
+        GroupBy { keys: vec![key(4, Int64)], aggregates: vec![agg(AggregateKind::SumInt, col(11, Date32))] };
+    let no_argument = GroupBy {
+        keys: vec![],
+        aggregates: vec![AggregateSpec { kind: AggregateKind::Max, arg: None, filter: None }],
+    };
+    let not_coded = GroupBy { keys: vec![GroupKey::Codes(4)], aggregates: vec![] };
+    for by in [&sum_of_dates, &no_argument, &not_coded] {
+        let error = group_by_shaders(&caps, &Program::default(), by, &shapes, &GroupHint::default());
+        assert!(matches!(error, Err(GpuError::Internal(_))), "{error:?}");
+    }
+}
+
+/// The launch future runs on tokio's workers.
+#[test]
+fn the_future_is_send() {
+    fn send<T: Send>(_: fn(&'static LaunchScope, &'static Program, &'static Segment) -> T) {}
+    send(|scope, program, segment| async move {
+        let (by, hint) = (GroupBy::default(), GroupHint::default());
+        group_by(scope, program, &by, segment, &hint).await
+    });
 }

@@ -1,0 +1,261 @@
+//! The text of the kernel that finds each row's group and adds the row, in the modes of [`super::strategy`].
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::sync::Arc;
+
+use crate::error::GpuResult;
+use crate::kernels::expr::Expr;
+use crate::kernels::expr::widths::Class;
+use crate::kernels::shader::{ENTRY, Loads, WORKGROUP};
+
+use super::accumulate::{Accumulator, Fold, Memory, best_function, library};
+use super::keys::Keys;
+use super::plan::status;
+use super::strategy::{Local, Mode};
+use super::table::{NONE, direct, find, find_local, place_directly};
+
+/// An aggregate's contribution to a record, and the condition under which a row makes it.
+#[derive(Debug, Clone)]
+pub(super) struct Update {
+    /// The accumulator.
+    pub accumulator: usize,
+    /// Names of its words and its value.
+    pub words: Vec<String>,
+    pub value: String,
+    pub condition: String,
+}
+
+/// What the kernel's text is made of.
+pub(super) struct Body<'a> {
+    pub mode: Mode,
+    pub keys: &'a Keys,
+    /// Expression of a row's key.
+    pub key: &'a str,
+    /// Statements that every row runs first, and the condition of a row that has a group.
+    pub statements: String,
+    pub selected: &'a str,
+    pub accumulators: &'a [Accumulator],
+    pub updates: &'a [Update],
+    /// Arguments that are computed again for other rows, with the class of their order key.
+    pub functions: &'a [(Arc<Expr>, Class)],
+    /// Words of a record in the table.
+    pub stride: u32,
+    /// Slots of a workgroup's table.
+    pub local_slots: u32,
+    pub unroll: u32,
+}
+
+impl Body<'_> {
+    /// Where records of the table lie.
+    fn table(&self) -> Memory {
+        Memory::Table { head: head(self.mode, self.keys) }
+    }
+
+    /// Where those of a workgroup lie: behind owner and, where slots are searched, tag.
+    fn local(&self) -> Memory {
+        Memory::Local { head: local_head(self.mode), slots: self.local_slots }
+    }
+
+    /// Everything between the functions of rows and the entry point.
+    pub fn functions(&self, loads: &Loads<'_>) -> GpuResult<String> {
+        let mut text = String::new();
+        text.push_str(&match self.mode.direct {
+            true => direct(self.keys) + &place_directly(self.stride),
+            false => find(self.keys, self.stride),
+        });
+        self.memory_functions(&mut text, self.table());
+        if self.mode.local != Local::None {
+            let words = (local_head(self.mode)
+                + self.accumulators.iter().map(|acc| acc.fold.words()).sum::<u32>())
+                * self.local_slots;
+            let _ =
+                writeln!(text, "var<workgroup> local: array<atomic<u32>, {words}>;\nvar<private> lane: u32;");
+            self.memory_functions(&mut text, self.local());
+            if self.mode.local == Local::Cache {
+                text.push_str("var<private> credit: u32;\n");
+                text.push_str(&find_local(self.local_slots));
+            }
+        }
+        let _ = writeln!(text, "fn row(i: u32, live: bool{}) {{\n{}", loads.parameters()?, self.statements);
+        let _ = writeln!(
+            text,
+            "    if (!{}) {{\n        return;\n    }}\n    let key = {};",
+            self.selected, self.key
+        );
+        text.push_str(&self.placing());
+        text.push_str("}\n");
+        Ok(text)
+    }
+
+    /// Functions that updates in a memory use.
+    fn memory_functions(&self, text: &mut String, memory: Memory) {
+        text.push_str(&library(memory.name()));
+        let mut known = BTreeSet::new();
+        for acc in self.accumulators {
+            if let Fold::Best { min, function } = acc.fold
+                && known.insert((min, function))
+            {
+                let class = self.functions.get(function).map_or(Class::I64, |(_, class)| *class);
+                text.push_str(&best_function(memory.name(), function, min, class));
+            }
+        }
+    }
+
+    /// Statements that find the row's group and add the row.
+    fn placing(&self) -> String {
+        let mut text = String::new();
+        if self.mode.local == Local::Direct {
+            let _ = writeln!(
+                text,
+                "    let slot = direct(key);
+    if (slot == {NONE}) {{
+        return;
+    }}
+    let at = slot * args[6] + (lane & (args[6] - 1u));
+    if (atomicLoad(&local[at]) == 0u) {{
+        atomicStore(&local[at], i + 1u);
+    }}
+{}",
+                self.updates_in(self.local())
+            );
+            return text;
+        }
+        text.push_str("    let h = hash(key, args[4]);\n");
+        if self.mode.local == Local::Cache {
+            // Rows that find their group here earn more tries for others; where groups are many, few try.
+            let _ = writeln!(
+                text,
+                "    if (credit > 0u) {{
+        let at = find_local(i, key, h);
+        if (at != {NONE}) {{
+            credit = min(credit + 2u, 32u);
+{}            return;
+        }}
+        credit -= 1u;
+    }}",
+                self.updates_in(self.local())
+            );
+        }
+        let _ = writeln!(
+            text,
+            "    let at = place(i, key, h);
+    if (at == {NONE}) {{
+        return;
+    }}
+{}",
+            self.updates_in(self.table())
+        );
+        text
+    }
+
+    /// Statements that add the row to record `at`.
+    fn updates_in(&self, memory: Memory) -> String {
+        let mut text = String::new();
+        for update in self.updates {
+            let Some(acc) = self.accumulators.get(update.accumulator) else { continue };
+            let statements = acc.update(memory, "at", &update.words, &update.value);
+            let _ = match update.condition == self.selected {
+                true => writeln!(text, "    {{\n{statements}    }}"),
+                false => writeln!(text, "    if ({}) {{\n{statements}    }}", update.condition),
+            };
+        }
+        text
+    }
+
+    /// The entry point. Loads of an iteration come first, so that they are in flight together; the loop ends early where the
+    /// attempt has failed.
+    pub fn entry(&self, loads: &Loads<'_>, param_loads: &str) -> String {
+        let tile = WORKGROUP * self.unroll;
+        let mut text = String::from(ENTRY);
+        text.push_str(&loads.masks());
+        text.push_str(param_loads);
+        text.push_str("    state = 0u;\n");
+        if self.mode.local != Local::None {
+            text.push_str("    lane = l;\n");
+            if self.mode.local == Local::Cache {
+                text.push_str("    credit = 16u;\n");
+            }
+        }
+        let _ = writeln!(
+            text,
+            "    let last = rows - 1u;\n    for (var base = group * {tile}u; base < rows; base += groups * {tile}u) {{"
+        );
+        for u in 0..self.unroll {
+            let _ = writeln!(
+                text,
+                "        let i{u} = base + l + {}u;\n        let j{u} = min(i{u}, last);",
+                u * WORKGROUP
+            );
+            text.push_str(&loads.statements(&format!("j{u}"), &format!("_{u}"), "        "));
+        }
+        for u in 0..self.unroll {
+            let _ = writeln!(text, "        row(j{u}, i{u} < rows{});", loads.arguments(&format!("_{u}")));
+        }
+        let failed = format!("(atomicLoad(&status[0]) & {}u) != 0u", status::FAILED);
+        let _ = writeln!(text, "        if ({failed}) {{\n            break;\n        }}\n    }}");
+        if self.mode.local != Local::None {
+            text.push_str(&self.flush(&failed));
+        }
+        text.push_str("    if (state != 0u) {\n        atomicOr(&status[0], state);\n    }\n}\n");
+        text
+    }
+
+    /// Statements that move the workgroup's table into the table.
+    fn flush(&self, failed: &str) -> String {
+        let slots = self.local_slots;
+        let mut text = String::from("    workgroupBarrier();\n");
+        let computed = self.mode.local == Local::Direct;
+        if computed {
+            // Copies of a slot meet in the first.
+            let _ = writeln!(
+                text,
+                "    for (var d = args[6] >> 1u; d > 0u; d >>= 1u) {{
+        for (var to = l; to < {slots}u; to += 256u) {{
+            let other = to + d;
+            if ((to & (args[6] - 1u)) < d && atomicLoad(&local[other]) != 0u) {{
+                atomicStore(&local[to], atomicLoad(&local[other]));
+{}            }}
+        }}
+        workgroupBarrier();
+    }}",
+                self.merged(self.local(), "to", "other")
+            );
+        }
+        let condition = if computed { " && (other & (args[6] - 1u)) == 0u" } else { "" };
+        let _ = writeln!(
+            text,
+            "    for (var other = l; other < {slots}u; other += 256u) {{
+        if ({failed}) {{
+            break;
+        }}
+        let owner = atomicLoad(&local[other]);
+        if (owner != 0u{condition}) {{
+            let key = keys(owner - 1u);
+            let at = place(owner - 1u, key, hash(key, args[4]));
+            if (at != {NONE}) {{
+{}            }}
+        }}
+    }}",
+            self.merged(self.table(), "at", "other")
+        );
+        text
+    }
+
+    fn merged(&self, memory: Memory, to: &str, from: &str) -> String {
+        self.accumulators.iter().map(|acc| acc.merge(memory, to, self.local(), from)).collect()
+    }
+}
+
+/// Words of a record in the table before its accumulators: the owner, and where slots are searched the key.
+pub(super) fn head(mode: Mode, keys: &Keys) -> u32 {
+    match mode.direct {
+        true => 1,
+        false => 1 + keys.stored_words().len() as u32,
+    }
+}
+
+/// Planes of a workgroup's table before its accumulators: owner, and where slots are searched tag.
+pub(super) fn local_head(mode: Mode) -> u32 {
+    if mode.local == Local::Cache { 2 } else { 1 }
+}
