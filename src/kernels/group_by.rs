@@ -26,7 +26,7 @@ use crate::error::{GpuError, GpuResult};
 use crate::memory::{DeviceCaps, LaunchScope, ShaderSource};
 
 use super::exact::ExactSum;
-use super::expr::widths::is_unsigned;
+use super::expr::widths::{is_integer, is_unsigned};
 use super::expr::{Expr, ValueType};
 use super::program::{ColumnShape, Program, Segment, check_tables, column_shapes, columns_of};
 use super::reduce::{AggregateKind, AggregateSpec};
@@ -128,7 +128,7 @@ pub enum StateValues {
     /// The count says all.
     None,
     /// Sums of integers: Int64 or UInt64, wrapped; of decimals: Decimal128(38, s), wrapped at 128 bits; of integers rounded to doubles
-    /// ([`AggregateKind::SumAsFloat64`]): Decimal128(38, 0). MIN and MAX: the argument's type. No validity.
+    /// ([`AggregateKind::SumAsFloat64`]): Decimal128(38, 0). MIN, MAX and those of bits: the argument's type. No validity.
     Array(ArrayRef),
     /// Sums of floats.
     Exact(Vec<ExactSum>),
@@ -216,6 +216,11 @@ pub fn state_type(spec: &AggregateSpec) -> GpuResult<Option<ValueType>> {
             _ => return Err(unfit()),
         },
         AggregateKind::SumAsFloat64 => Some(ValueType::Decimal { precision: 38, scale: 0 }),
+        AggregateKind::BitAnd | AggregateKind::BitOr | AggregateKind::BitXor => match arg {
+            ValueType::Boolean => Some(arg),
+            _ if is_integer(arg) => Some(arg),
+            _ => return Err(unfit()),
+        },
         AggregateKind::Min | AggregateKind::Max => match arg {
             ValueType::Opaque | ValueType::Null => return Err(unfit()),
             ty => Some(ty),

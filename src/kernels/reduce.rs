@@ -39,6 +39,12 @@ pub enum AggregateKind {
     Min,
     /// Maximum, likewise.
     Max,
+    /// Bits that all values have (integers); of booleans, whether all are true.
+    BitAnd,
+    /// Bits that some value has; of booleans, whether some is true.
+    BitOr,
+    /// Bits that an odd number of values have.
+    BitXor,
 }
 
 /// One aggregate. A row contributes when selection and filter are true and the argument is not NULL.
@@ -97,6 +103,9 @@ impl AggregateKind {
             AggregateKind::Min if order_key(ty, b) < order_key(ty, a) => b,
             AggregateKind::Max if order_key(ty, b) > order_key(ty, a) => b,
             AggregateKind::Min | AggregateKind::Max => a,
+            AggregateKind::BitAnd => a & b,
+            AggregateKind::BitOr => a | b,
+            AggregateKind::BitXor => a ^ b,
         }
     }
 }

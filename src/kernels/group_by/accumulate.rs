@@ -5,6 +5,15 @@ use std::fmt::Write;
 use crate::kernels::expr::widths::Class;
 use crate::kernels::expr::{ValueType, sign_extended};
 
+/// A function of bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Bits {
+    /// AND, as OR of the complements.
+    And,
+    Or,
+    Xor,
+}
+
 /// How rows come together in an accumulator's words.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Fold {
@@ -17,13 +26,15 @@ pub(super) enum Fold {
     Extreme { min: bool },
     /// Row number + 1 of the row with the best value, which argument function `function` computes again; one word.
     Best { min: bool, function: usize },
+    /// A function of bits in so many words.
+    Bits { words: u32, bits: Bits },
 }
 
 impl Fold {
     /// Words in the record.
     pub fn words(&self) -> u32 {
         match self {
-            Fold::Sum { words, .. } => *words,
+            Fold::Sum { words, .. } | Fold::Bits { words, .. } => *words,
             _ => 1,
         }
     }
@@ -163,6 +174,12 @@ impl Accumulator {
                     at(0)
                 );
             }
+            Fold::Bits { bits, .. } => {
+                let function = if *bits == Bits::Xor { "atomicXor" } else { "atomicOr" };
+                for (word, x) in (0..).zip(words) {
+                    let _ = writeln!(text, "{function}(&{name}[{}], {x});", at(word));
+                }
+            }
             Fold::Best { min, function } => {
                 let kind = if *min { "min" } else { "max" };
                 let _ = writeln!(text, "{name}_{kind}{function}({}, i, {value});", at(0));
@@ -235,6 +252,18 @@ impl Accumulator {
                 };
                 format!("let value = {value};")
             }
+            Fold::Bits { bits, .. } => {
+                let word = |word| if *bits == Bits::And { format!("(~{})", at(word)) } else { at(word) };
+                let wide = || format!("((u64({}) << 32u) | u64({}))", word(1), word(0));
+                let value = match self.class {
+                    Class::Bool => format!("{} & 1u", word(0)),
+                    Class::I32 => format!("bitcast<i32>({})", word(0)),
+                    Class::I64 => format!("bitcast<i64>({})", wide()),
+                    Class::U64 => wide(),
+                    _ => word(0),
+                };
+                format!("let value = {value};")
+            }
             Fold::Best { function, .. } => {
                 // Void where no row contributed; any row will do then.
                 let row = format!("max({}, 1u) - 1u", at(0));
@@ -251,7 +280,7 @@ impl Accumulator {
     /// Class of `value` as [`Self::result`] declares it.
     pub fn result_class(&self) -> Class {
         match (&self.fold, self.class) {
-            (Fold::Count, _) | (Fold::Extreme { .. }, Class::Bool) => Class::U32,
+            (Fold::Count, _) | (Fold::Extreme { .. } | Fold::Bits { .. }, Class::Bool) => Class::U32,
             (Fold::Sum { .. }, Class::I64) => Class::U64,
             (_, class) => class,
         }

@@ -13,7 +13,7 @@ use crate::kernels::select::scan_shader;
 use crate::kernels::shader::{Bindings, ENTRY, Loads, Slot, fitted, param_loads, param_variables, params_at};
 use crate::memory::{AdapterKind, BindingKind, DeviceCaps, ShaderSource};
 
-use super::accumulate::{Accumulator, Fold, Memory, sum_words};
+use super::accumulate::{Accumulator, Bits, Fold, Memory, sum_words};
 use super::finish::{count_shader, emit_function, gather_loop};
 use super::kernel::{Body, Update, head};
 use super::keys::{self, Keys, key_columns, row_function};
@@ -253,8 +253,19 @@ impl<'a> Builder<'a> {
                 self.see_floats(arg, counted);
                 self.extreme(kind == AggregateKind::Min, expr, arg, count, counted)
             }
+            AggregateKind::BitAnd => self.bits(Bits::And, arg, count, counted),
+            AggregateKind::BitOr => self.bits(Bits::Or, arg, count, counted),
+            AggregateKind::BitXor => self.bits(Bits::Xor, arg, count, counted),
             _ => self.sum(arg, ty, count, counted),
         })
+    }
+
+    fn bits(&mut self, bits: Bits, arg: &Node, count: usize, counted: &str) -> usize {
+        let words = sum_words(arg.class, &arg.value).into_iter();
+        let words = words.map(|word| if bits == Bits::And { format!("~({word})") } else { word });
+        let words: Vec<String> = words.map(|word| self.emitter.name(&word)).collect();
+        let fold = Fold::Bits { words: words.len() as u32, bits };
+        self.add(fold, (arg.ty, arg.class), count, &words, "", counted)
     }
 
     /// Exact sum in as few words as 2^31 rows need.

@@ -32,6 +32,9 @@ fn all_of(arg: &Arc<Expr>) -> Vec<AggregateSpec> {
     if is_integer(ty) {
         kinds.extend([AggregateKind::SumInt, AggregateKind::SumAsFloat64]);
     }
+    if is_integer(ty) || ty == Boolean {
+        kinds.extend([AggregateKind::BitAnd, AggregateKind::BitOr, AggregateKind::BitXor]);
+    }
     if matches!(ty, Decimal { .. }) {
         kinds.push(AggregateKind::SumDecimal);
     }

@@ -15,7 +15,9 @@ pub(super) enum Join {
     Add,
     Min,
     Max,
+    And,
     Or,
+    Xor,
 }
 
 /// One value that is accumulated.
@@ -56,7 +58,9 @@ impl Accumulator {
             Join::Add => a.wrapping_add(b),
             Join::Min => a.min(b),
             Join::Max => a.max(b),
+            Join::And => a & b,
             Join::Or => a | b,
+            Join::Xor => a ^ b,
         }
     }
 }
@@ -169,9 +173,8 @@ impl Batch {
 pub(super) fn update(number: usize, join: Join, class: Class, value: &str, counted: &str) -> String {
     let acc = format!("a{number}");
     match join {
-        Join::Or => format!("{acc} = {acc} | select(0u, {value}, {counted});"),
-        Join::Add => {
-            let value = format!("select({}, {value}, {counted})", class.zero());
+        Join::Add | Join::And | Join::Or | Join::Xor => {
+            let value = format!("select({}, {value}, {counted})", identity(join, class));
             format!("{acc} = {};", joined(join, class, &acc, &value))
         }
         Join::Min | Join::Max => {
@@ -183,7 +186,9 @@ pub(super) fn update(number: usize, join: Join, class: Class, value: &str, count
 
 fn joined(join: Join, class: Class, a: &str, b: &str) -> String {
     match join {
+        Join::And => format!("{a} & {b}"),
         Join::Or => format!("{a} | {b}"),
+        Join::Xor => format!("{a} ^ {b}"),
         Join::Add if class == Class::Wide => format!("w_add({a}, {b})"),
         Join::Add => format!("{a} + {b}"),
         Join::Min | Join::Max => format!("select({a}, {b}, {})", better(join, class, b, a)),
@@ -202,6 +207,10 @@ fn better(join: Join, class: Class, value: &str, best: &str) -> String {
 /// The value that changes nothing.
 fn identity(join: Join, class: Class) -> &'static str {
     match (join, class) {
+        (Join::And, Class::I32) => "(-1i)",
+        (Join::And, Class::I64) => "(-1li)",
+        (Join::And, Class::U32) => "0xffffffffu",
+        (Join::And, Class::U64) => "0xfffffffffffffffflu",
         (Join::Min, Class::I32) => "2147483647i",
         (Join::Min, Class::I64) => "9223372036854775807li",
         (Join::Min, Class::U32) => "0xffffffffu",

@@ -181,6 +181,19 @@ impl Builder<'_> {
                 Some(self.rounded_sum(arg, counted))
             }
             AggregateKind::SumFloat => return Err(unfit()),
+            AggregateKind::BitAnd | AggregateKind::BitOr | AggregateKind::BitXor => {
+                let (text, class) = match arg.ty {
+                    ValueType::Boolean => (format!("select(0u, 1u, {})", arg.value), Class::U32),
+                    ty if is_integer(ty) => (arg.value.clone(), arg.class),
+                    _ => return Err(unfit()),
+                };
+                let join = match kind {
+                    AggregateKind::BitAnd => Join::And,
+                    AggregateKind::BitOr => Join::Or,
+                    _ => Join::Xor,
+                };
+                Some(self.add(join, class, class, &text, counted))
+            }
             AggregateKind::Min | AggregateKind::Max => {
                 let (text, class) = match arg.ty {
                     ValueType::Float16 | ValueType::Float32 => (self.emitter.key(arg, false), Class::I32),

@@ -77,7 +77,12 @@ fn update(kind: AggregateKind, ty: ValueType, state: &mut AggregateState, value:
         AggregateKind::SumInt => wrap64(ty, value),
         // Casts of integers to floats round to nearest, ties to even; the result is an integer below 2^65.
         AggregateKind::SumAsFloat64 => value as f64 as i128,
-        AggregateKind::SumDecimal | AggregateKind::Min | AggregateKind::Max => value,
+        AggregateKind::SumDecimal
+        | AggregateKind::Min
+        | AggregateKind::Max
+        | AggregateKind::BitAnd
+        | AggregateKind::BitOr
+        | AggregateKind::BitXor => value,
     };
     kind.merge(ty, state, &AggregateState::new(1, value));
 }
