@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::{Result, internal_err};
+use datafusion::physical_expr::expressions::UnKnownColumn;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_optimizer::sanity_checker::SanityCheckPlan;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
@@ -75,6 +76,10 @@ fn restore(
     }
     let partitioning = match theirs {
         Partitioning::UnknownPartitioning(_) => Partitioning::RoundRobinBatch(partitions),
+        // A projection left a key out: nobody above can ask for it.
+        Partitioning::Hash(keys, _) if keys.iter().any(|key| key.is::<UnKnownColumn>()) => {
+            Partitioning::RoundRobinBatch(partitions)
+        }
         theirs => theirs.clone(),
     };
     Ok(Arc::new(RepartitionExec::try_new(plan, partitioning)?))

@@ -21,7 +21,7 @@ use super::GroupOp;
 
 /// Rows of states up to which one task merges them; more are merged by as many tasks as the session has partitions.
 const ROWS_OF_ONE_TASK: usize = 64 << 10;
-/// Rows of states that are merged at a time, between which other tasks get their turn.
+/// Rows of states that are merged at a time at most, between which other tasks get their turn.
 const ROWS_AT_A_TIME: usize = 8 << 10;
 
 /// Merges all of `states`, and gives the groups; the first of them are there when this returns.
@@ -39,7 +39,9 @@ pub(super) async fn merge(
         match states.recv().await {
             None => ended = true,
             Some(batch) => {
-                let full = memory.try_grow(batch.get_array_memory_size()).is_err();
+                // What the pool has is first of all for the aggregate, which cannot do without.
+                let bytes = batch.get_array_memory_size();
+                let full = !run.may_keep(bytes) || memory.try_grow(bytes).is_err();
                 rows += batch.num_rows();
                 batches.push(batch);
                 if full {
@@ -51,9 +53,10 @@ pub(super) async fn merge(
     let all_at_once = ended && rows <= ROWS_OF_ONE_TASK;
     let partitions = if all_at_once { 1 } else { run.task().session_config().target_partitions().max(1) };
     let tail = stream::unfold(states, |mut states| async { Some((states.recv().await?, states)) });
-    let tail = tail.flat_map(|batch| stream::iter(pieces(&batch)));
+    let at_a_time = run.task().session_config().batch_size().clamp(1, ROWS_AT_A_TIME);
+    let tail = tail.flat_map(move |batch| stream::iter(pieces(&batch, at_a_time)));
     let tail = RecordBatchStreamAdapter::new(Arc::clone(&op.state_schema), tail);
-    let batches = batches.iter().flat_map(pieces).collect::<Result<Vec<_>>>()?;
+    let batches = batches.iter().flat_map(|batch| pieces(batch, at_a_time)).collect::<Result<Vec<_>>>()?;
     let slot = ReplaySlot { batches, tail: Some(Box::pin(tail)), memory: Some(memory) };
     let leaf = ReplayExec::over(one_partition(op), vec![slot]);
     let mut groups = op.merge_plan(Arc::new(leaf), partitions)?.execute(0, Arc::clone(run.task()))?;
@@ -62,9 +65,9 @@ pub(super) async fn merge(
     Ok(Box::pin(RecordBatchStreamAdapter::new(schema, stream::iter(first).chain(groups))))
 }
 
-fn pieces(batch: &RecordBatch) -> Vec<Result<RecordBatch>> {
-    let starts = (0..batch.num_rows()).step_by(ROWS_AT_A_TIME);
-    starts.map(|at| Ok(batch.slice(at, ROWS_AT_A_TIME.min(batch.num_rows() - at)))).collect()
+fn pieces(batch: &RecordBatch, rows: usize) -> Vec<Result<RecordBatch>> {
+    let starts = (0..batch.num_rows()).step_by(rows);
+    starts.map(|at| Ok(batch.slice(at, rows.min(batch.num_rows() - at)))).collect()
 }
 
 fn one_partition(op: &GroupOp) -> Arc<PlanProperties> {
