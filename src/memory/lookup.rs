@@ -13,13 +13,27 @@ use crate::error::{GpuError, GpuResult};
 /// Values of an intermediate result that a function is given at a time.
 const CHUNK_VALUES: usize = 8192;
 
-/// A function of one column. What it is for a value does not depend on other values.
+/// A function of one column. What it is for a value does not depend on other values, but where [`Self::at_once`] says so.
 pub trait ValueFunction: Any + Debug + Send + Sync {
     /// The results for `values`; where it raises, the result is void and its poison bit set.
     ///
     /// # Errors
     /// [`GpuError::Internal`] where results cannot be put together.
     fn evaluate(&self, values: &ArrayRef) -> GpuResult<Results>;
+
+    /// The results for several arrays of values, one after another.
+    ///
+    /// # Errors
+    /// Those of [`Self::evaluate`].
+    fn evaluate_all(&self, chunks: &[ArrayRef]) -> GpuResult<Results> {
+        let parts = chunks.iter().map(|chunk| self.evaluate(chunk)).collect::<GpuResult<Vec<_>>>()?;
+        Results::concat(&parts)
+    }
+
+    /// Whether it must see all values of the batch at once.
+    fn at_once(&self) -> bool {
+        false
+    }
 
     /// The words of the table of `results`, and the first word of the values.
     ///
@@ -111,17 +125,15 @@ pub(crate) async fn table(
     let poison = input.and_then(|input| input.results.poison.clone());
     let raised_before = input.is_some_and(|input| input.raised);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let share = chunks.len().div_ceil(cores).max(1);
+    let share = if function.at_once() { chunks.len() } else { chunks.len().div_ceil(cores) }.max(1);
     let tasks = chunks.chunks(share).map(|chunks| {
         let (chunks, function) = (chunks.to_vec(), Arc::clone(function));
-        blocking(move || {
-            chunks.iter().map(|chunk| function.evaluate(chunk)).collect::<GpuResult<Vec<Results>>>()
-        })
+        blocking(move || function.evaluate_all(&chunks))
     });
     let parts = futures::future::try_join_all(tasks).await?;
     let function = Arc::clone(function);
     blocking(move || {
-        let mut results = Results::concat(&parts.concat())?;
+        let mut results = Results::concat(&parts)?;
         let raised = raised_before || (results.poison.is_some() && !function.may_raise());
         // What was made of a value that raised is as void as that.
         results.poison = match (results.poison, poison) {

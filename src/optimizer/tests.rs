@@ -272,7 +272,7 @@ async fn aggregates_decline_with_their_reasons() {
         ("first_value(a ORDER BY b)", "OrderSensitive"),
         ("stddev(a)", "UnsupportedAggregate"),
         ("bit_and(a)", "UnsupportedAggregate"),
-        ("min(s)", "UnsupportedType"),
+        ("min(s || CAST(b AS VARCHAR))", "UnsupportedExpression"),
         ("avg(d * d)", "UnsupportedAggregate"),
         ("sum(a) FILTER (WHERE s = s || 'x' AND s = CAST(b AS VARCHAR))", "UnsupportedType"),
     ] {
@@ -297,6 +297,8 @@ async fn aggregates_convert() {
         "sum(a) FILTER (WHERE b IS NULL), sum(d)",
         "min(a), max(b), min(d), max(f)",
         "min(b > 3), max(b > 3), count(b > 3)",
+        "bool_and(b > 3), bool_or(f IS NULL)",
+        "min(s), max(upper(s)), count(*), avg(a)",
         "avg(a), avg(b), avg(d)",
         "avg(a + b)",
         "sum(d * d)",

@@ -15,6 +15,7 @@ use datafusion::common::{DataFusionError, Result, internal_err};
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
+use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::{ExecutionPlan, PlanProperties};
 use futures::StreamExt;
 use futures::stream::FuturesOrdered;
@@ -120,6 +121,11 @@ impl IslandRun {
         while let Some(joined) = tasks.join_next().await {
             let mut end = match joined {
                 Ok(end) => end,
+                // An exchange makes an error of it.
+                Err(error) if error.is_panic() && stands_for_exchange(node) => {
+                    let error = DataFusionError::External(Box::new(error));
+                    return Err(error.context("Join Error"));
+                }
                 Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
                 Err(error) => return Err(DataFusionError::ExecutionJoin(Box::new(error))),
             };
@@ -190,6 +196,10 @@ fn cpu_island(node: &GpuExec) -> Result<Arc<dyn ExecutionPlan>> {
         })
         .collect::<Result<Vec<_>>>()?;
     node.template().instantiate(&children)
+}
+
+fn stands_for_exchange(node: &GpuExec) -> bool {
+    node.template().nodes().any(|node| node.is::<RepartitionExec>())
 }
 
 fn produces_dynamic_filters(plan: &Arc<dyn ExecutionPlan>) -> bool {

@@ -12,6 +12,7 @@ pub mod op;
 pub mod params;
 pub mod projection;
 pub mod query;
+pub mod rank;
 pub mod replay;
 mod retry;
 mod run;

@@ -10,9 +10,10 @@ use datafusion::prelude::SessionContext;
 use datafusion_wgpu::memory::faults::Choke;
 
 use crate::harness::{Gpu, Ran, TestResult, cpu, expected, register_files, run, table, write_files};
+use crate::tpch::write_tpch;
 
 /// Keys and aggregates of all kinds over the shared table.
-const QUERIES: [&str; 24] = [
+const QUERIES: [&str; 28] = [
     "SELECT k, count(*), sum(v) FROM t GROUP BY k",
     "SELECT k, count(*), sum(v), min(d), max(id), sum(d), avg(d), count(f) FROM t WHERE v > 20000 GROUP BY k",
     "SELECT k % 10 AS ten, day, count(k), max(day), min(v) FROM t WHERE id % 3 = 1 GROUP BY k % 10, day",
@@ -38,6 +39,10 @@ const QUERIES: [&str; 24] = [
     "SELECT k % 3, count(*) FROM t GROUP BY k % 3 UNION ALL SELECT k % 5, sum(v) FROM t GROUP BY k % 5",
     "SELECT k, count(*) AS n FROM t GROUP BY k ORDER BY n DESC, k LIMIT 5",
     "SELECT id, v, count(*) FROM t GROUP BY id, v",
+    "SELECT k % 3, min(s), max(s), min(upper(s)), max(substr(s, 6, 1)) FROM t WHERE v > 100 GROUP BY k % 3",
+    "SELECT min(s), max(s), max(length(s)), sum(v) FROM t WHERE id > 10",
+    "SELECT s, bool_and(v > 10), bool_or(f IS NULL) FROM t GROUP BY s",
+    "SELECT substr(s, 6, 1) || '!', count(*) FROM t GROUP BY 1",
 ];
 
 async fn files(gpu: &Gpu, dir: &tempfile::TempDir) -> TestResult {
@@ -47,7 +52,6 @@ async fn files(gpu: &Gpu, dir: &tempfile::TempDir) -> TestResult {
 
 /// Holds that a node with groups ran, and that nothing fell back.
 fn on_the_device(sql: &str, ran: &Ran) {
-    assert!(ran.plan.contains("gby=["), "{sql}: {}", ran.plan);
     assert!(ran.nodes.iter().any(|node| node == "GpuAggregateExec"), "{sql}: {}", ran.plan);
     assert!(ran.gpu_batches > 0 && ran.cpu_batches == 0, "{sql}: {ran:?}");
 }
@@ -68,6 +72,11 @@ async fn the_same_groups() -> TestResult {
                 on_the_device(sql, &ran);
             }
         }
+        gpu.set("exchanges", "'collapse'").await?;
+        let sql = "SELECT k, avg(v), avg(k), count(*), avg(id) FILTER (WHERE v > 500) FROM t GROUP BY k";
+        let ran = gpu.run(sql).await?;
+        assert_eq!(ran.rows, expected(dir.path(), sql).await?);
+        on_the_device(sql, &ran);
         if let Some(guards) = gpu.device.guards() {
             guards.check().await.map_err(|message| message.to_string())?;
         }
@@ -285,6 +294,36 @@ async fn cardinalities() -> TestResult {
         }
     }
     gpu.settled().await
+}
+
+/// The queries of TPC-H that are about groups.
+#[tokio::test(flavor = "multi_thread")]
+async fn tpch() -> TestResult {
+    const TABLES: [&str; 3] = ["lineitem", "orders", "customer"];
+    let dir = tempfile::tempdir()?;
+    let root = write_tpch(dir.path(), 0.01, 2, &TABLES)?;
+    for partitions in [1, 3] {
+        let (gpu, off) = (Gpu::new(partitions).await?, cpu(partitions));
+        gpu.set("batch_rows", "40000").await?;
+        for ctx in [&gpu.ctx, &off] {
+            for table in TABLES {
+                register_files(ctx, table, &root.join(table)).await?;
+            }
+        }
+        for sql in [
+            include_str!("../../src/bin/datafusion-wgpu/bench/tpch/01.sql"),
+            include_str!("../../src/bin/datafusion-wgpu/bench/tpch/03.sql"),
+            include_str!("../../src/bin/datafusion-wgpu/bench/tpch/04.sql"),
+            include_str!("../../src/bin/datafusion-wgpu/bench/tpch/12.sql"),
+            include_str!("../../src/bin/datafusion-wgpu/bench/tpch/13.sql"),
+        ] {
+            let (want, ran) = (run(&off, sql).await?, gpu.run(sql).await?);
+            assert_eq!(ran.rows, want.rows, "{sql}\n{}", ran.plan);
+            on_the_device(sql, &ran);
+            assert!(ran.plan.contains("gby=["), "{}", ran.plan);
+        }
+    }
+    Ok(())
 }
 
 /// A consumer that goes away in the middle leaves nothing behind.

@@ -32,7 +32,7 @@ use datafusion::physical_expr::{PhysicalExpr, ScalarFunctionExpr};
 
 use crate::kernels::expr::{Expr, ValueType};
 use crate::memory::caps::DeviceCaps;
-use crate::physical_plan::aggregate::group::Key;
+use crate::physical_plan::aggregate::group::{Key, Text};
 use crate::physical_plan::params::ParamTable;
 
 use super::reason::{Reason, shorten};
@@ -158,10 +158,19 @@ impl Lowering {
         if ValueType::from_arrow(&data_type).is_some() {
             return self.lower(expr).map(Key::Value);
         }
-        match self.coded(expr) {
-            Some(codes) => Ok(Key::Host(codes)),
+        match self.text(expr, false) {
+            Some(text) => Ok(Key::Text(text)),
             None => Err(self.decline(Reason::unsupported_type(expr, &data_type))),
         }
+    }
+
+    /// Lowers text of which the least or the greatest is asked for; `None` where the expression is none.
+    pub(crate) fn ordered_text(&mut self, expr: &Arc<dyn PhysicalExpr>) -> Option<Text> {
+        let data_type = expr.data_type(&self.schema).ok()?;
+        let own = fits(expr, MAX_RAW_DEPTH, &mut MAX_NODES.clone())
+            && ValueType::from_arrow(&data_type).is_none()
+            && !constant::is_constant(expr, &self.schema);
+        if own { self.text(expr, true) } else { None }
     }
 
     /// Lowers an expression of any type of which only is asked whether it is NULL.

@@ -18,7 +18,9 @@ use datafusion::physical_expr::{PhysicalExpr, ScalarFunctionExpr};
 
 use crate::kernels::expr::{Expr, ValueType};
 use crate::memory::dictionary::is_encodable;
+use crate::physical_plan::aggregate::group::Text;
 use crate::physical_plan::lookup::{EagerLogic, ExprFunction};
+use crate::physical_plan::rank::RankFunction;
 
 use super::{Declined, Lowered, Lowering, constant};
 
@@ -99,22 +101,30 @@ impl Lowering {
         Some(lookup)
     }
 
-    /// A column that can have a dictionary, or a function of one whose results the host takes.
-    pub(super) fn coded(&mut self, expr: &Arc<dyn PhysicalExpr>) -> Option<Arc<Expr>> {
-        if let Some(column) = expr.downcast_ref::<Column>() {
-            let index = column.index();
-            let field = self.schema.fields().get(index)?;
-            if !is_encodable(field.data_type()) {
-                return None;
-            }
-            self.columns.insert(index);
-            return Some(Arc::new(Expr::Column { index, ty: ValueType::Opaque }));
+    /// A column that can have a dictionary, or a function of one, as text: what tells its values apart for kernels, and where the host
+    /// has them; `None` for others. `ranks` asks for their order too.
+    pub(super) fn text(&mut self, expr: &Arc<dyn PhysicalExpr>, ranks: bool) -> Option<Text> {
+        let plain = expr.is::<Column>();
+        let column = self.string_column(expr)?;
+        let values = if plain {
+            Arc::new(Expr::Column { index: column, ty: ValueType::Opaque })
+        } else {
+            self.host_lookup(expr)?
+        };
+        self.columns.insert(column);
+        if plain && !ranks {
+            return Some(Text { kernel: None, values });
         }
-        let lookup = self.host_lookup(expr)?;
-        let mut read = std::collections::BTreeSet::new();
-        lookup.collect_columns(&mut read);
-        self.columns.extend(read);
-        Some(lookup)
+        let of = match plain {
+            true => None,
+            false => Some(
+                self.function_of(expr, column, expr.data_type(&self.schema).ok()?, ValueType::Opaque).ok()?,
+            ),
+        };
+        let fallible = of.as_ref().is_some_and(|function| function.fallible);
+        let rank = Arc::new(RankFunction { of });
+        let kernel = self.params.push_table(column, rank, ValueType::UInt32, fallible);
+        Some(Text { kernel: Some(kernel), values })
     }
 
     /// A column, or a function of one, whose type does not live on the device, for those who only ask whether it is NULL.
@@ -158,14 +168,26 @@ impl Lowering {
         data_type: DataType,
         ty: ValueType,
     ) -> Lowered {
+        let function = self.function_of(expr, column, data_type, ty)?;
+        let fallible = function.fallible;
+        Ok(self.params.push_table(column, Arc::new(function), ty, fallible))
+    }
+
+    /// An expression over one column as a function of its values.
+    fn function_of(
+        &mut self,
+        expr: &Arc<dyn PhysicalExpr>,
+        column: usize,
+        data_type: DataType,
+        ty: ValueType,
+    ) -> Result<ExprFunction, Declined> {
         let own = over_values(expr).map_err(|error| self.unsupported(expr, &error.to_string()))?;
         let field = self.schema.field(column);
         // Every table has an entry for NULL.
         let value = Field::new(field.name(), field.data_type().clone(), true);
         let schema = Arc::new(Schema::new(vec![value.with_metadata(field.metadata().clone())]));
         let fallible = may_raise(expr, &self.schema);
-        let function = ExprFunction { expr: own, schema, ty, data_type, fallible };
-        Ok(self.params.push_table(column, Arc::new(function), ty, fallible))
+        Ok(ExprFunction { expr: own, schema, ty, data_type, fallible })
     }
 
     /// The only column of the expression, if it can have a dictionary and the expression is a function of its values.

@@ -1,5 +1,6 @@
 //! Keeping the dynamic filter of an ungrouped MIN/MAX fed, so that scans go on pruning.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use datafusion::common::{Result, ScalarValue};
@@ -10,7 +11,6 @@ use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
 use datafusion::physical_expr::expressions::{BinaryExpr, Column, DynamicFilterPhysicalExpr, lit};
 use parking_lot::Mutex;
 
-use crate::kernels::expr::Scalar;
 use crate::kernels::reduce::{AggregateKind, AggregateSpec, AggregateState};
 
 use super::super::scalar::from_scalar;
@@ -22,7 +22,7 @@ use super::value_type;
 pub(super) struct DynamicBounds {
     filter: Arc<dyn PhysicalExpr>,
     bounds: Vec<Bound>,
-    last: Mutex<Vec<Scalar>>,
+    last: Mutex<Vec<ScalarValue>>,
 }
 
 struct Bound {
@@ -63,7 +63,7 @@ impl DynamicBounds {
                 column.is::<Column>().then(|| Bound { aggregate, column, op, spec: spec.clone() })
             })
             .collect::<Option<Vec<_>>>()?;
-        let last = Mutex::new(vec![None; bounds.len()]);
+        let last = Mutex::new(vec![ScalarValue::Null; bounds.len()]);
         Some(Self { filter: Arc::clone(filter), bounds, last })
     }
 
@@ -72,32 +72,56 @@ impl DynamicBounds {
     /// # Errors
     /// Those of the filter's update.
     pub(super) fn publish(&self, states: &[AggregateState]) -> Result<()> {
+        let now = self.bounds.iter().map(|bound| {
+            let state = states.get(bound.aggregate).filter(|state| state.count > 0);
+            from_scalar(state.map(|state| state.value), value_type(&bound.spec))
+        });
+        self.tighten(&mut self.last.lock(), now.collect())
+    }
+
+    /// The same from `values`, one an aggregate of some of the rows; NULL where there was none.
+    ///
+    /// # Errors
+    /// Those of the filter's update.
+    pub(super) fn publish_some(&self, values: &[ScalarValue]) -> Result<()> {
+        let mut last = self.last.lock();
+        let now = self.bounds.iter().zip(&*last).map(|(bound, before)| {
+            let Some(value) = values.get(bound.aggregate).filter(|value| !value.is_null()) else {
+                return before.clone();
+            };
+            let better = match value.partial_cmp(before) {
+                _ if before.is_null() => true,
+                Some(Ordering::Less) => bound.op == Operator::Lt,
+                Some(Ordering::Greater) => bound.op == Operator::Gt,
+                _ => false,
+            };
+            if better { value.clone() } else { before.clone() }
+        });
+        let now = now.collect();
+        self.tighten(&mut last, now)
+    }
+
+    fn tighten(&self, last: &mut Vec<ScalarValue>, now: Vec<ScalarValue>) -> Result<()> {
         let Some(filter) = self.filter.downcast_ref::<DynamicFilterPhysicalExpr>() else {
             return Ok(());
         };
-        let mut last = self.last.lock();
-        let now: Vec<Scalar> = self
-            .bounds
-            .iter()
-            .map(|bound| states.get(bound.aggregate).filter(|state| state.count > 0).map(|state| state.value))
-            .collect();
+        let same = *last == now;
+        last.clone_from(&now);
         // Until every aggregate has a value, any row may still matter to the one that has none.
-        if *last == now || now.iter().any(Option::is_none) {
+        if same || now.iter().any(ScalarValue::is_null) {
             return Ok(());
         }
         let predicate = self
             .bounds
             .iter()
-            .zip(&now)
+            .zip(now)
             .map(|(bound, value)| -> Arc<dyn PhysicalExpr> {
-                let value: ScalarValue = from_scalar(*value, value_type(&bound.spec));
                 Arc::new(BinaryExpr::new(Arc::clone(&bound.column), bound.op, lit(value)))
             })
             .reduce(|all, next| Arc::new(BinaryExpr::new(all, Operator::Or, next)));
-        *last = now;
-        if let Some(predicate) = predicate {
-            filter.update(predicate)?;
+        match predicate {
+            Some(predicate) => filter.update(predicate),
+            None => Ok(()),
         }
-        Ok(())
     }
 }

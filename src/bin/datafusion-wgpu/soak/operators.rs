@@ -35,6 +35,21 @@ pub const OPERATORS: &[Operator] = &[
     op("GpuAggregateExec", "SELECT count(*), sum(v), max(f) FROM t WHERE v > 2000").with_exchanges(),
     op("GpuAggregateExec", "SELECT sum(v), count(k), max(f) FROM r WHERE v > 2000"),
     op("GpuAggregateExec", "SELECT min(v), max(id) FROM p WHERE v >= 0").with_exchanges(),
+    op(
+        "GpuAggregateExec",
+        "SELECT k, count(*), sum(v), min(d), avg(id) FILTER (WHERE v > 9000) FROM t WHERE v > 2000 GROUP BY k",
+    ),
+    op(
+        "GpuAggregateExec",
+        "SELECT s, k % 3, min(f), max(upper(s)), avg(d) FROM r GROUP BY ROLLUP (s, k % 3)",
+    )
+    .with_exchanges(),
+    op("GpuAggregateExec", "SELECT substr(s, 1, 6), max(s), count(*) FROM p WHERE v >= 0 GROUP BY 1")
+        .with_exchanges(),
+    op(
+        "GpuAggregateExec",
+        "SELECT count(*), sum(n) FROM (SELECT id % 5000, count(*) AS n FROM t GROUP BY id % 5000)",
+    ),
     op("GpuFilterExec", "SELECT id, v FROM r WHERE v > 80000 ORDER BY v, id"),
     op("GpuFilterExec", "SELECT a.s, b.v FROM u a JOIN u b ON a.id = b.id WHERE a.v > 90000 AND b.v < 95000"),
 ];

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use arrow::datatypes::{DataType, SchemaRef};
 use datafusion::functions_aggregate::average::Avg;
+use datafusion::functions_aggregate::bool_and_or::{BoolAnd, BoolOr};
 use datafusion::functions_aggregate::count::Count;
 use datafusion::functions_aggregate::min_max::{Max, Min};
 use datafusion::functions_aggregate::sum::Sum;
@@ -16,17 +17,18 @@ use crate::kernels::reduce::{AggregateKind, AggregateSpec};
 use crate::optimizer::expr::{Declined, Lowering};
 use crate::optimizer::reason::{Reason, shorten};
 use crate::optimizer::types::is_integer;
+use crate::physical_plan::aggregate::group::Text;
 
-/// A lowered aggregate.
-pub(super) struct Spec(pub AggregateSpec);
+/// A lowered aggregate, and where the strings are of which kernels see ranks.
+pub(super) struct Spec(pub AggregateSpec, pub Option<Text>);
 
 impl Spec {
     fn of(kind: AggregateKind, arg: Arc<Expr>) -> Self {
-        Spec(AggregateSpec { kind, arg: Some(arg), filter: None })
+        Spec(AggregateSpec { kind, arg: Some(arg), filter: None }, None)
     }
 
     fn rows(filter: Option<Arc<Expr>>) -> Self {
-        Spec(AggregateSpec { kind: AggregateKind::CountRows, arg: None, filter })
+        Spec(AggregateSpec { kind: AggregateKind::CountRows, arg: None, filter }, None)
     }
 
     /// Adds a FILTER clause to the condition that is there.
@@ -73,9 +75,13 @@ impl Call<'_> {
         } else if function.is::<Avg>() {
             self.avg(lowering, arg)
         } else if function.is::<Min>() {
-            Ok(Spec::of(AggregateKind::Min, self.same_type(lowering, arg)?))
+            self.extreme(lowering, AggregateKind::Min, arg)
         } else if function.is::<Max>() {
-            Ok(Spec::of(AggregateKind::Max, self.same_type(lowering, arg)?))
+            self.extreme(lowering, AggregateKind::Max, arg)
+        } else if function.is::<BoolAnd>() {
+            Ok(Spec::of(AggregateKind::Min, lowering.boolean(arg)?))
+        } else if function.is::<BoolOr>() {
+            Ok(Spec::of(AggregateKind::Max, lowering.boolean(arg)?))
         } else {
             let why = format!("the aggregate function {} has no GPU counterpart", aggregate.fun().name());
             Err(self.unsupported(lowering, &why))
@@ -150,6 +156,23 @@ impl Call<'_> {
         let cast = arg.downcast_ref::<CastExpr>()?;
         let from = cast.expr().data_type(self.schema).ok()?;
         (*cast.cast_type() == DataType::Float64 && from.is_integer()).then(|| Arc::clone(cast.expr()))
+    }
+
+    /// MIN or MAX; those of strings are found by their ranks.
+    fn extreme(
+        &self,
+        lowering: &mut Lowering,
+        kind: AggregateKind,
+        arg: &Arc<dyn PhysicalExpr>,
+    ) -> Result<Spec, Declined> {
+        let same = arg.data_type(self.schema).is_ok_and(|ty| ty == *self.aggregate.field().data_type());
+        if same
+            && let Some(text) = lowering.ordered_text(arg)
+            && let Some(ranks) = text.kernel.clone()
+        {
+            return Ok(Spec(AggregateSpec { kind, arg: Some(ranks), filter: None }, Some(text)));
+        }
+        Ok(Spec::of(kind, self.same_type(lowering, arg)?))
     }
 
     /// The argument of MIN and MAX, whose result has the argument's type.

@@ -7,19 +7,20 @@ use datafusion::physical_plan::{ExecutionPlan, InputOrderMode};
 
 use crate::config::{Exchanges, Placement};
 use crate::kernels::expr::ValueType;
-use crate::kernels::reduce::{AggregateKind, AggregateSpec};
+use crate::kernels::reduce::AggregateKind;
 use crate::optimizer::expr::{Declined, Lowering};
 use crate::optimizer::reason::Reason;
 use crate::optimizer::registry::{Proposal, RuleContext};
 use crate::physical_plan::aggregate::group::{GroupOp, Key};
 use crate::physical_plan::params::ParamTable;
 
-use super::{lower_functions, partial_below, rounded_states};
+use super::call::Spec;
+use super::{lower_functions, name, partial_below, rounded_states};
 
 /// A lowered aggregate.
 struct Lowered {
     keys: Vec<Key>,
-    aggregates: Vec<AggregateSpec>,
+    aggregates: Vec<Spec>,
     params: ParamTable,
 }
 
@@ -31,7 +32,8 @@ pub(super) fn check(exec: &AggregateExec, context: &RuleContext<'_>) -> Result<P
         }
         AggregateMode::Partial => {
             let lowered = lower(exec, context)?;
-            let rounded = rounded_states(exec, &lowered.aggregates);
+            let specs: Vec<_> = lowered.aggregates.iter().map(|spec| spec.0.clone()).collect();
+            let rounded = rounded_states(exec, &specs);
             if rounded.is_empty() { propose(exec, None, 1, lowered) } else { Err(rounded) }
         }
         AggregateMode::Final | AggregateMode::FinalPartitioned => {
@@ -59,6 +61,7 @@ fn propose(
     lowered: Lowered,
 ) -> Result<Proposal, Vec<Reason>> {
     let Lowered { keys, aggregates, params } = lowered;
+    let aggregates = aggregates.into_iter().map(|spec| (spec.0, spec.1)).collect();
     let op = GroupOp::try_new(exec, last, keys, aggregates, params)
         .map_err(|error| vec![Reason::ConversionFailed { message: error.to_string() }])?;
     Ok(Proposal::breaker(Arc::new(op), nodes))
@@ -84,6 +87,7 @@ fn lower(exec: &AggregateExec, context: &RuleContext<'_>) -> Result<Lowered, Vec
     let functions = lower_functions(exec, &mut lowering);
     let outcome = keys.and_then(|keys| {
         let aggregates = functions?;
+        no_float_sums(exec, &aggregates, &mut lowering)?;
         check_limit(exec, &keys, &aggregates, context, &mut lowering)?;
         Ok((keys, aggregates))
     });
@@ -91,19 +95,31 @@ fn lower(exec: &AggregateExec, context: &RuleContext<'_>) -> Result<Lowered, Vec
     Ok(Lowered { keys, aggregates, params })
 }
 
+/// The kernel for groups does not sum floats.
+fn no_float_sums(exec: &AggregateExec, aggregates: &[Spec], lowering: &mut Lowering) -> Result<(), Declined> {
+    let mut outcome = Ok(());
+    for (aggregate, Spec(spec, _)) in exec.aggr_expr().iter().zip(aggregates) {
+        if spec.kind == AggregateKind::SumFloat {
+            let why = "sums of floats are not offered with GROUP BY";
+            outcome = Err(lowering.decline(Reason::unsupported_aggregate(&name(aggregate), why)));
+        }
+    }
+    outcome
+}
+
 /// A limit only says how many groups are asked for, so that all of them are right; but the CPU may be through after a few rows.
 /// Where it keeps the best groups by MIN or MAX, it does not compare floats as an aggregate without a limit does.
 fn check_limit(
     exec: &AggregateExec,
     keys: &[Key],
-    aggregates: &[AggregateSpec],
+    aggregates: &[Spec],
     context: &RuleContext<'_>,
     lowering: &mut Lowering,
 ) -> Result<(), Declined> {
     let Some(limit) = exec.limit_options() else { return Ok(()) };
     let float = |ty: ValueType| ty.to_arrow().is_floating();
     let floats = keys.iter().any(|key| matches!(key, Key::Value(expr) if float(expr.value_type())))
-        || aggregates.iter().any(|spec| {
+        || aggregates.iter().any(|Spec(spec, _)| {
             matches!(spec.kind, AggregateKind::Min | AggregateKind::Max)
                 && spec.arg.as_ref().is_some_and(|arg| float(arg.value_type()))
         });

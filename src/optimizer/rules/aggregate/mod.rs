@@ -5,6 +5,7 @@ mod group;
 
 use std::sync::Arc;
 
+use datafusion::functions_aggregate::min_max::{Max, Min};
 use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
@@ -17,17 +18,18 @@ use crate::kernels::reduce::{AggregateKind, AggregateSpec};
 use crate::optimizer::expr::{Declined, Lowering};
 use crate::optimizer::reason::{Reason, shorten};
 use crate::optimizer::registry::{Proposal, RuleContext};
+use crate::optimizer::types::device_type;
 use crate::physical_plan::aggregate::AggregateOp;
 use crate::physical_plan::params::ParamTable;
 
-use call::Call;
+use call::{Call, Spec};
 
 /// The GPU aggregate for `exec`, or every reason against it.
 ///
 /// A final step is replaced together with the partial step below it; with `gpu.exchanges = 'keep'` it stays on the CPU
 /// and the partial step is replaced alone, if its state is exact.
 pub(crate) fn check(exec: &AggregateExec, context: &RuleContext<'_>) -> Result<Proposal, Vec<Reason>> {
-    if !exec.group_expr().is_true_no_grouping() {
+    if !exec.group_expr().is_true_no_grouping() || compares_text(exec) {
         return group::check(exec, context);
     }
     match exec.mode() {
@@ -100,6 +102,15 @@ fn same_functions(a: &AggregateExec, b: &AggregateExec) -> bool {
         && a.aggr_expr().iter().zip(b.aggr_expr()).all(|(a, b)| a.fun() == b.fun() && a.field() == b.field())
 }
 
+/// Whether the least or the greatest of strings is asked for, whose states are merged as those of groups are.
+fn compares_text(exec: &AggregateExec) -> bool {
+    exec.aggr_expr().iter().any(|aggregate| {
+        let function = aggregate.fun().inner();
+        let extreme = function.is::<Min>() || function.is::<Max>();
+        extreme && device_type(&"", aggregate.field().data_type()).is_err()
+    })
+}
+
 /// What holds for every mode: no groups, no limit, at least one aggregate.
 fn check_shape(exec: &AggregateExec) -> Result<(), Vec<Reason>> {
     if exec.limit_options().is_some() || exec.fetch().is_some() {
@@ -119,11 +130,12 @@ fn lower(
     check_shape(exec)?;
     let mut lowering = Lowering::new(exec.input().schema());
     let specs = lower_functions(exec, &mut lowering);
+    let specs = specs.map(|specs| specs.into_iter().map(|spec| spec.0).collect());
     lowering.finish(context.caps, specs)
 }
 
 /// Lowers the functions of a node that reads raw rows, in order.
-fn lower_functions(exec: &AggregateExec, lowering: &mut Lowering) -> Result<Vec<AggregateSpec>, Declined> {
+fn lower_functions(exec: &AggregateExec, lowering: &mut Lowering) -> Result<Vec<Spec>, Declined> {
     let schema = exec.input().schema();
     let specs: Vec<_> = exec
         .aggr_expr()
@@ -137,7 +149,7 @@ fn lower_functions(exec: &AggregateExec, lowering: &mut Lowering) -> Result<Vec<
             spec.and_then(|spec| Ok(spec.filtered_by(filter?)))
         })
         .collect();
-    specs.into_iter().map(|spec| spec.map(|spec| spec.0)).collect()
+    specs.into_iter().collect()
 }
 
 /// Aggregates whose state would be rounded in every partition.

@@ -24,6 +24,7 @@ use super::super::super::params::{ParamValues, constant};
 use super::super::super::replay::RowLocalChain;
 use super::super::super::retry::{Part, with_retry};
 use super::super::super::run::{FallbackReason, RunContext};
+use super::super::dynamic_filter::DynamicBounds;
 use super::GroupOp;
 use super::keys::Key;
 use super::merge::merge;
@@ -98,6 +99,8 @@ struct Job {
     run: Arc<RunContext>,
     /// Values of the operator's parameters and of its constant keys; `None` where they could not be computed.
     values: Option<(ParamValues, Vec<Option<ScalarValue>>)>,
+    /// Without groups: what MIN and MAX tell scans.
+    bounds: Option<DynamicBounds>,
     seen: Mutex<Seen>,
     has_groups: AtomicBool,
 }
@@ -115,20 +118,19 @@ impl Job {
         let constants = |op: &GroupOp| {
             let keys = op.keys.iter().map(|key| match key {
                 Key::Constant(expr) => constant(expr).map(Some),
-                Key::Value(_) | Key::Host(_) => Ok(None),
+                Key::Value(_) | Key::Text(_) => Ok(None),
             });
             keys.collect::<Result<Vec<_>>>()
         };
         let values = op.and_then(|op| Some((op.params.resolve().ok()?, constants(op).ok()?)));
         let hints = vec![GroupHint::default(); op.map_or(0, |op| op.sets.len())];
         let seen = Mutex::new(Seen { hints, floats: FloatFlags::default() });
-        Self {
-            node: Arc::clone(node),
-            run: Arc::clone(run),
-            values,
-            seen,
-            has_groups: AtomicBool::new(false),
-        }
+        let bounds = op.and_then(|op| {
+            let filter = op.dynamic_filters.first().filter(|_| !op.has_groups());
+            DynamicBounds::new(filter, &op.aggregates, &op.functions, run.task())
+        });
+        let (node, run) = (Arc::clone(node), Arc::clone(run));
+        Self { node, run, values, bounds, seen, has_groups: AtomicBool::new(false) }
     }
 
     fn has_groups(&self) -> bool {
@@ -145,6 +147,12 @@ impl Job {
         let states = self.group(batch, &chain).await?;
         if states.iter().any(|batch| batch.num_rows() > 0) {
             self.has_groups.store(true, Ordering::Release);
+        }
+        if let Some(bounds) = &self.bounds {
+            for batch in states.iter().filter(|batch| batch.num_rows() == 1) {
+                let values = batch.columns().iter().map(|column| ScalarValue::try_from_array(column, 0));
+                bounds.publish_some(&values.collect::<Result<Vec<_>>>()?)?;
+            }
         }
         Ok(send(&sender, states).await?)
     }

@@ -1,11 +1,10 @@
 //! Grouping keys: what a kernel groups by, and how the columns of its groups come from that.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, AsArray, UInt64Array, new_null_array};
-use arrow::compute::{cast, take};
-use arrow::datatypes::{FieldRef, UInt32Type};
+use arrow::array::{ArrayRef, UInt64Array, new_null_array};
+use arrow::compute::cast;
+use arrow::datatypes::FieldRef;
 use datafusion::common::{Result, ScalarValue, internal_datafusion_err};
 use datafusion::physical_expr::PhysicalExpr;
 
@@ -15,15 +14,15 @@ use crate::kernels::group_by::GroupKey;
 use crate::memory::batch::GpuBatch;
 
 use super::super::super::params::{Bound, rebase};
-use super::states::take_chunks;
+use super::text::{BatchText, Text};
 
 /// One key of GROUP BY, over the operator's input.
 #[derive(Debug, Clone)]
 pub enum Key {
     /// An expression whose values live on the device.
     Value(Arc<Expr>),
-    /// A column that has a dictionary, or a function of one whose results only the host holds: kernels group by the codes.
-    Host(Arc<Expr>),
+    /// Text.
+    Text(Text),
     /// An expression without columns. It does not part rows.
     Constant(Arc<dyn PhysicalExpr>),
 }
@@ -64,10 +63,8 @@ impl GroupingSet {
 enum Source {
     /// The kernel's own array of that key.
     Array(usize),
-    /// The values of a source column's dictionary, by the kernel's codes.
-    Dictionary { key: usize, column: usize },
-    /// The results of a look-up table, by the kernel's codes.
-    Table { key: usize, table: usize },
+    /// Text by the kernel's codes or ranks.
+    Text { key: usize, text: BatchText },
     /// One value.
     Constant(ScalarValue),
     /// NULL, because the key does not belong to the grouping set.
@@ -116,18 +113,15 @@ impl BatchKeys {
         match key {
             Key::Constant(_) => constant.clone().map(Source::Constant),
             Key::Value(expr) => Some(Source::Array(self.key(GroupKey::Value(over(expr)?)))),
-            Key::Host(expr) => match over(expr)?.as_ref() {
-                Expr::Column { index, .. } => {
-                    Some(Source::Dictionary { key: self.key(GroupKey::Codes(*index)), column: *index })
-                }
-                Expr::Lookup { codes, table, .. } => match codes.as_ref() {
-                    Expr::Column { index, .. } => {
-                        Some(Source::Table { key: self.key(GroupKey::Codes(*index)), table: *table })
-                    }
-                    _ => None,
-                },
-                _ => None,
-            },
+            Key::Text(text) => {
+                let kernel = match &text.kernel {
+                    Some(ranks) => Some(GroupKey::Value(over(ranks)?)),
+                    None => None,
+                };
+                let text = text.over(&over)?;
+                let key = self.key(kernel.unwrap_or(GroupKey::Codes(text.column)));
+                Some(Source::Text { key, text })
+            }
         }
     }
 
@@ -147,6 +141,14 @@ impl BatchKeys {
         })
     }
 
+    /// The texts among the keys.
+    pub(super) fn texts(&self) -> impl Iterator<Item = &BatchText> {
+        self.sources.iter().filter_map(|source| match source {
+            Source::Text { text, .. } => Some(text),
+            _ => None,
+        })
+    }
+
     /// Source columns whose codes are keys.
     pub(super) fn coded(&self) -> impl Iterator<Item = usize> {
         self.kernel.iter().filter_map(|key| match key {
@@ -155,24 +157,13 @@ impl BatchKeys {
         })
     }
 
-    /// Tables whose results the host takes.
-    pub(super) fn host_tables(&self) -> BTreeSet<usize> {
-        let tables = self.sources.iter().filter_map(|source| match source {
-            Source::Table { table, .. } => Some(*table),
-            _ => None,
-        });
-        tables.collect()
-    }
-
     /// Whether a group has a value for which a function that only the host holds raised.
     pub(super) fn meet_poison(&self, batch: &GpuBatch, arrays: &[ArrayRef]) -> bool {
-        self.sources.iter().any(|source| {
-            let Source::Table { key, table } = source else { return false };
-            let Some((table, _)) = batch.table(*table) else { return false };
-            table.results.poison.is_some()
-                && arrays.get(*key).and_then(|codes| codes.as_primitive_opt::<UInt32Type>()).is_some_and(
-                    |codes| codes.values().iter().any(|code| table.results.is_poisoned(*code as usize)),
-                )
+        self.sources.iter().any(|source| match source {
+            Source::Text { key, text } => {
+                arrays.get(*key).is_some_and(|kernel| text.meets_poison(batch, kernel))
+            }
+            _ => false,
         })
     }
 
@@ -195,20 +186,7 @@ impl BatchKeys {
         for (source, field) in self.sources.iter().zip(fields) {
             columns.push(match source {
                 Source::Array(key) => Arc::clone(array(*key)?),
-                Source::Dictionary { key, column } => {
-                    let dictionary = batch.source().dictionary(*column);
-                    let dictionary =
-                        dictionary.ok_or_else(|| internal(format!("column {column} has no dictionary")))?;
-                    take_chunks(dictionary.values(), array(*key)?)
-                        .map_err(|error| internal(error.to_string()))?
-                }
-                Source::Table { key, table } => {
-                    let table = batch.table(*table);
-                    let (table, _) =
-                        table.ok_or_else(|| internal("a look-up table was not computed".to_owned()))?;
-                    take(&table.results.values, array(*key)?, None)
-                        .map_err(|error| internal(error.to_string()))?
-                }
+                Source::Text { key, text } => text.values(batch, array(*key)?)?,
                 Source::Constant(value) => {
                     value.to_array_of_size(groups).map_err(|error| internal(error.to_string()))?
                 }

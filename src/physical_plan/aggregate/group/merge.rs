@@ -50,7 +50,7 @@ pub(super) async fn merge(
             }
         }
     }
-    let all_at_once = ended && rows <= ROWS_OF_ONE_TASK;
+    let all_at_once = !op.has_groups() || (ended && rows <= ROWS_OF_ONE_TASK);
     let partitions = if all_at_once { 1 } else { run.task().session_config().target_partitions().max(1) };
     let tail = stream::unfold(states, |mut states| async { Some((states.recv().await?, states)) });
     let at_a_time = run.task().session_config().batch_size().clamp(1, ROWS_AT_A_TIME);

@@ -10,6 +10,7 @@ mod merge;
 mod partial;
 mod plan;
 mod states;
+mod text;
 
 use std::any::Any;
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use std::sync::Arc;
 use arrow::datatypes::SchemaRef;
 use datafusion::common::{Result, internal_datafusion_err, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::functions_aggregate::average::Avg;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
 use datafusion::physical_plan::ExecutionPlan;
@@ -33,9 +35,11 @@ use super::super::exec::GpuExec;
 use super::super::op::{BreakerOp, DeviceOp, OpKind};
 use super::super::params::ParamTable;
 use super::super::run::RunContext;
+use super::exact::{Finish, exact_in_place_of};
 use super::value_type;
 
 pub use keys::Key;
+pub use text::Text;
 
 use keys::GroupingSet;
 
@@ -47,10 +51,13 @@ pub struct GroupOp {
     sets: Vec<GroupingSet>,
     /// What the kernel computes, in the order of the functions.
     aggregates: Vec<AggregateSpec>,
+    /// Of MIN and MAX over strings, whose kernels see ranks, where the strings are.
+    texts: Vec<Option<Text>>,
     params: ParamTable,
     /// DataFusion's grouping of raw rows, and that of states.
     group: PhysicalGroupBy,
     merged_group: PhysicalGroupBy,
+    /// DataFusion's functions, or such of our own in their place as carry exact sums.
     functions: Vec<Arc<AggregateFunctionExpr>>,
     filters: Vec<Option<Arc<dyn PhysicalExpr>>>,
     output: AggregateOutputMode,
@@ -66,7 +73,8 @@ pub struct GroupOp {
 
 impl GroupOp {
     /// The operator for `raw`, an aggregate node over raw input, and, where the pair is collapsed, `last`, the final node
-    /// above it. `keys` are the lowered group expressions of `raw`, `aggregates` its lowered functions, in order.
+    /// above it. `keys` are the lowered group expressions of `raw`, `aggregates` its lowered functions, in order, with where strings
+    /// are.
     ///
     /// # Errors
     /// An internal error when the parts do not fit the node.
@@ -74,7 +82,7 @@ impl GroupOp {
         raw: &AggregateExec,
         last: Option<&AggregateExec>,
         keys: Vec<Key>,
-        aggregates: Vec<AggregateSpec>,
+        aggregates: Vec<(AggregateSpec, Option<Text>)>,
         params: ParamTable,
     ) -> Result<Self> {
         let group = raw.group_expr().clone();
@@ -84,10 +92,16 @@ impl GroupOp {
         {
             return internal_err!("GpuAggregateExec: the lowered parts do not fit {}", raw.name());
         }
-        let sets = GroupingSet::all(group.groups(), group.has_grouping_set())
+        let (aggregates, texts): (Vec<_>, Vec<_>) = aggregates.into_iter().unzip();
+        let no_set = [vec![]];
+        let groups = if group.is_true_no_grouping() { &no_set[..] } else { group.groups() };
+        let sets = GroupingSet::all(groups, group.has_grouping_set())
             .ok_or_else(|| internal_datafusion_err!("GpuAggregateExec: too many grouping columns"))?;
         let rows_schema = raw.input().schema();
-        let (functions, filters) = (raw.aggr_expr().to_vec(), raw.filter_expr().to_vec());
+        let functions = aggregates.iter().zip(raw.aggr_expr());
+        let functions = functions.map(|(spec, function)| merging(spec, function, &raw.input_schema()));
+        let functions = functions.collect::<Result<Vec<_>>>()?;
+        let filters = raw.filter_expr().to_vec();
         let empty = Arc::new(EmptyExec::new(Arc::clone(&rows_schema)));
         let partial = AggregateExec::try_new(
             AggregateMode::Partial,
@@ -102,6 +116,7 @@ impl GroupOp {
             keys,
             sets,
             aggregates,
+            texts,
             params,
             merged_group: last.map_or_else(|| group.as_final(), |last| last.group_expr().clone()),
             group,
@@ -119,10 +134,16 @@ impl GroupOp {
 
     /// Whether the CPU's answer depends on the order of rows where floats are peculiar: MIN and MAX over floats.
     fn orders_floats(&self) -> bool {
-        self.aggregates.iter().any(|spec| {
-            matches!(spec.kind, AggregateKind::Min | AggregateKind::Max)
-                && value_type(spec).to_arrow().is_floating()
-        })
+        self.has_groups()
+            && self.aggregates.iter().any(|spec| {
+                matches!(spec.kind, AggregateKind::Min | AggregateKind::Max)
+                    && value_type(spec).to_arrow().is_floating()
+            })
+    }
+
+    /// False without GROUP BY, when all rows are one group.
+    fn has_groups(&self) -> bool {
+        !self.group.is_true_no_grouping()
     }
 
     /// Whether there is a group even without rows.
@@ -149,6 +170,22 @@ impl GroupOp {
     }
 }
 
+/// The function that merges the states of `spec`, which was lowered from `function` over `schema`.
+fn merging(
+    spec: &AggregateSpec,
+    function: &Arc<AggregateFunctionExpr>,
+    schema: &SchemaRef,
+) -> Result<Arc<AggregateFunctionExpr>> {
+    match spec.kind {
+        AggregateKind::SumAsFloat64 | AggregateKind::SumFloat => {
+            let average = function.fun().inner().is::<Avg>();
+            let finish = if average { Finish::Average } else { Finish::Sum };
+            exact_in_place_of(function, finish, schema)
+        }
+        _ => Ok(Arc::clone(function)),
+    }
+}
+
 impl DeviceOp for GroupOp {
     fn name(&self) -> &'static str {
         "GpuAggregateExec"
@@ -161,11 +198,13 @@ impl DeviceOp for GroupOp {
             (AggregateOutputMode::Final, false) => "Single",
         };
         let names: Vec<&str> = self.functions.iter().map(|function| function.name()).collect();
-        vec![
-            ("mode", mode.to_owned()),
-            ("gby", format!("[{}]", self.shown_keys())),
-            ("aggr", format!("[{}]", names.join(", "))),
-        ]
+        let mut details = vec![("mode", mode.to_owned())];
+        details.extend(self.has_groups().then(|| ("gby", format!("[{}]", self.shown_keys()))));
+        details.push(("aggr", format!("[{}]", names.join(", "))));
+        let exact =
+            |spec: &AggregateSpec| matches!(spec.kind, AggregateKind::SumAsFloat64 | AggregateKind::SumFloat);
+        details.extend(self.aggregates.iter().any(exact).then(|| ("float_sum", "exact".to_owned())));
+        details
     }
 
     fn params(&self) -> &ParamTable {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
-use datafusion::common::{Result, ScalarValue};
+use datafusion::common::{Result, ScalarValue, internal_datafusion_err};
 
 use crate::error::{GpuError, GpuResult};
 use crate::kernels::expr::{Expr, ValueType};
@@ -14,16 +14,19 @@ use crate::memory::batch::GpuBatch;
 use crate::memory::launch::LaunchScope;
 use crate::memory::upload::staging_bytes;
 
-use super::super::super::params::ParamValues;
+use super::super::super::params::{ParamValues, rebase};
 use super::super::rebased;
 use super::GroupOp;
 use super::keys::BatchKeys;
 use super::states;
+use super::text::BatchText;
 
 /// The kernels over a batch, one a grouping set.
 pub(super) struct GroupPlan {
     program: Program,
     sets: Vec<(BatchKeys, GroupBy)>,
+    /// Where the arguments of MIN and MAX over strings are, by aggregate.
+    texts: Vec<Option<BatchText>>,
     needed: BTreeSet<usize>,
     /// Tables that the device looks up, and those that the host does.
     tables: BTreeSet<usize>,
@@ -48,6 +51,14 @@ impl GroupPlan {
         let aggregates = rebased(&op.aggregates, batch, &bound)?;
         let keys = op.sets.iter().map(|set| BatchKeys::new(&op.keys, constants, set, batch, &bound));
         let keys = keys.collect::<Result<Vec<_>>>()?;
+        let over = |expr: &Arc<Expr>| rebase(expr, &|index| batch.column_expr(index), &bound);
+        let texts = op.texts.iter().map(|text| match text {
+            None => Ok(None),
+            Some(text) => text.over(&over).map(Some).ok_or_else(|| {
+                internal_datafusion_err!("GpuAggregateExec: an aggregate reads a column that is not there")
+            }),
+        });
+        let texts: Vec<Option<BatchText>> = texts.collect::<Result<_>>()?;
         // Each kernel evaluates its own keys; what any of them leaves out is guarded in all.
         let common = |expr: &&Arc<Expr>| keys.iter().all(|set| set.exprs().any(|own| own == *expr));
         let evaluated = keys.first().into_iter().flat_map(BatchKeys::exprs).filter(common);
@@ -57,7 +68,7 @@ impl GroupPlan {
         // DataFusion evaluates keys for every grouping set, and arguments with GROUP BY before it filters.
         let keys_left_out = keys.iter().flat_map(BatchKeys::exprs).filter(|expr| !common(expr));
         let filtered = aggregates.iter().filter(|spec| spec.filter.is_some());
-        let filtered = filtered.filter_map(|spec| spec.arg.as_ref());
+        let filtered = filtered.filter_map(|spec| spec.arg.as_ref()).filter(|_| op.has_groups());
         let guarded: Vec<_> = keys_left_out.chain(filtered).filter(|expr| expr.may_fault()).collect();
         let guards = guarded.into_iter().map(always).reduce(|all, next| Arc::new(Expr::And(all, next)));
         let selection = match (batch.guarded_selection(&evaluated), guards) {
@@ -75,13 +86,14 @@ impl GroupPlan {
         let mut needed = columns_of(exprs());
         needed.extend(&coded);
         let tables = tables_of(exprs()).into_keys().collect();
-        let host_tables = keys.iter().flat_map(BatchKeys::host_tables).collect();
+        let all_texts = keys.iter().flat_map(BatchKeys::texts).chain(texts.iter().flatten());
+        let host_tables = all_texts.filter_map(|text| text.table).collect();
         let sets = keys.into_iter().map(|keys| {
             let by = GroupBy { keys: keys.kernel.clone(), aggregates: aggregates.clone() };
             (keys, by)
         });
         let sets = sets.collect();
-        Ok(Self { program, sets, needed, tables, host_tables, coded })
+        Ok(Self { program, sets, texts, needed, tables, host_tables, coded })
     }
 
     /// Tables of the device and of the host.
@@ -148,8 +160,10 @@ impl GroupPlan {
         let mut batches = Vec::with_capacity(results.len());
         for ((set, _), result) in self.sets.iter().zip(results).filter(|(_, result)| result.groups > 0) {
             let mut columns = set.columns(batch, &result.keys, result.groups, &fields[..keys])?;
-            for ((spec, function), state) in op.aggregates.iter().zip(&op.functions).zip(&result.states) {
-                columns.extend(states::columns(spec, function, state).map_err(internal)?);
+            let functions = op.aggregates.iter().zip(&op.functions).zip(&self.texts);
+            for (((spec, function), text), state) in functions.zip(&result.states) {
+                let text = text.as_ref().map(|text| (text, batch));
+                columns.extend(states::columns(spec, function, state, text).map_err(internal)?);
             }
             batches.push(states::batch(&op.state_schema, columns).map_err(internal)?);
         }
