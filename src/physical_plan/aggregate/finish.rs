@@ -74,7 +74,13 @@ fn state_values(
             Ok(vec![from_scalar(Some(i128::from(state.count)), ValueType::Int64)])
         }
         (
-            AggregateKind::SumInt | AggregateKind::SumDecimal | AggregateKind::Min | AggregateKind::Max,
+            AggregateKind::SumInt
+            | AggregateKind::SumDecimal
+            | AggregateKind::Min
+            | AggregateKind::Max
+            | AggregateKind::BitAnd
+            | AggregateKind::BitOr
+            | AggregateKind::BitXor,
             [field],
         ) => match value_type(field.data_type()) {
             Some(ty) => Ok(vec![from_scalar(value, ty)]),

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use arrow::datatypes::{DataType, SchemaRef};
 use datafusion::functions_aggregate::average::Avg;
+use datafusion::functions_aggregate::bit_and_or_xor::{bit_and_udaf, bit_or_udaf, bit_xor_udaf};
 use datafusion::functions_aggregate::bool_and_or::{BoolAnd, BoolOr};
 use datafusion::functions_aggregate::count::Count;
 use datafusion::functions_aggregate::min_max::{Max, Min};
@@ -79,9 +80,11 @@ impl Call<'_> {
         } else if function.is::<Max>() {
             self.extreme(lowering, AggregateKind::Max, arg)
         } else if function.is::<BoolAnd>() {
-            Ok(Spec::of(AggregateKind::Min, lowering.boolean(arg)?))
+            Ok(Spec::of(AggregateKind::BitAnd, lowering.boolean(arg)?))
         } else if function.is::<BoolOr>() {
-            Ok(Spec::of(AggregateKind::Max, lowering.boolean(arg)?))
+            Ok(Spec::of(AggregateKind::BitOr, lowering.boolean(arg)?))
+        } else if let Some(kind) = bitwise(aggregate) {
+            Ok(Spec::of(kind, self.same_type(lowering, arg)?))
         } else {
             let why = format!("the aggregate function {} has no GPU counterpart", aggregate.fun().name());
             Err(self.unsupported(lowering, &why))
@@ -199,5 +202,19 @@ impl Call<'_> {
 
     fn unsupported(&self, lowering: &mut Lowering, why: &str) -> Declined {
         lowering.decline(Reason::unsupported_aggregate(&self.name, why))
+    }
+}
+
+/// The kind of DataFusion's own functions over bits, whose type is private.
+fn bitwise(aggregate: &AggregateFunctionExpr) -> Option<AggregateKind> {
+    let function = aggregate.fun();
+    if *function == *bit_and_udaf() {
+        Some(AggregateKind::BitAnd)
+    } else if *function == *bit_or_udaf() {
+        Some(AggregateKind::BitOr)
+    } else if *function == *bit_xor_udaf() {
+        Some(AggregateKind::BitXor)
+    } else {
+        None
     }
 }
