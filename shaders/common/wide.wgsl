@@ -29,6 +29,11 @@ fn w_neg(a: vec2<u64>) -> vec2<u64> {
     return vec2<u64>(~a.x + 1lu, ~a.y + select(0lu, 1lu, a.x == 0lu));
 }
 
+// The value times 2^n modulo 2^128, for n of 1 to 63.
+fn w_shl(a: vec2<u64>, n: u32) -> vec2<u64> {
+    return vec2<u64>(a.x << n, (a.y << n) | (a.x >> (64u - n)));
+}
+
 // Full product of two unsigned halves, by four 32 x 32 bit products.
 fn w_umul(a: u64, b: u64) -> vec2<u64> {
     let m = 0xfffffffflu;

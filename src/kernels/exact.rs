@@ -141,16 +141,12 @@ impl ExactSum {
         });
     }
 
-    /// Adds an integer of 32-bit words in two's complement, lowest first, whose lowest bit stands at `at`: bit 0 is 2^-1074.
-    pub(crate) fn add_words(&mut self, words: &[u32], at: u32) {
-        let last = words.len().saturating_sub(1);
+    /// Adds, or takes away where `negative`, an integer of 32-bit words, lowest first, whose lowest bit stands at `at`: bit 0 is
+    /// 2^-1074.
+    pub(crate) fn add_words(&mut self, words: &[u32], at: u32, negative: bool) {
         for (number, chunk) in words.chunks(3).enumerate() {
-            let chunk_end = number * 3 + chunk.len() - 1;
-            let bits = chunk.iter().rev().fold(0u128, |bits, word| bits << 32 | u128::from(*word));
-            let spare = 128 - 32 * chunk.len() as u32;
-            // Only the highest word has a sign.
-            let value = if chunk_end == last { (bits << spare) as i128 >> spare } else { bits as i128 };
-            self.add_at(value, at + 96 * number as u32);
+            let bits = chunk.iter().rev().fold(0i128, |bits, word| bits << 32 | i128::from(*word));
+            self.add_at(if negative { -bits } else { bits }, at + 96 * number as u32);
         }
     }
 

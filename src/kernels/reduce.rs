@@ -1,9 +1,11 @@
 //! Predicate, expressions and all aggregates of a query in one pass over the rows.
 
 mod accumulate;
+mod float;
 mod plan;
 #[cfg(test)]
 mod tests;
+mod windows;
 
 use std::sync::Arc;
 
@@ -12,13 +14,16 @@ use tracing::Instrument;
 use crate::error::{GpuError, GpuResult};
 use crate::memory::{BufferSlice, DeviceCaps, LaunchScope, ShaderSource, download_timed};
 
-use super::exact::ExactSum;
+use super::exact::{ExactSum, Special};
 use super::expr::widths::is_unsigned;
 use super::expr::{Expr, ValueType};
 use super::launch::{Grid, allocate, argument_slices, bind, check_bindings, dispatch, pack, plan_grid};
 use super::program::{ColumnShape, Program, Segment, check_tables, column_shapes, columns_of};
 use super::shader::{WORKGROUP, argument_block, column_bindings, fitted};
+use float::{FloatSum, base_words};
 use plan::Plan;
+
+pub use windows::FloatWindows;
 
 /// Aggregate functions, all of them exact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -165,6 +170,20 @@ pub async fn reduce(
     aggregates: &[AggregateSpec],
     segments: &[Segment],
 ) -> GpuResult<Vec<ReduceResult>> {
+    reduce_in(scope, program, aggregates, segments, &FloatWindows::new(aggregates)).await
+}
+
+/// The same with the windows of sums of floats, which learn from the segments.
+///
+/// # Errors
+/// Those of [`reduce`].
+pub async fn reduce_in(
+    scope: &LaunchScope,
+    program: &Program,
+    aggregates: &[AggregateSpec],
+    segments: &[Segment],
+    windows: &FloatWindows,
+) -> GpuResult<Vec<ReduceResult>> {
     let empty = ReduceResult { states: aggregates.iter().map(|a| a.kind.init()).collect(), fault: false };
     let mut results = vec![empty; segments.len()];
     let work: Vec<usize> = (0..segments.len()).filter(|&at| segments[at].rows > 0).collect();
@@ -174,8 +193,7 @@ pub async fn reduce(
     let columns = column_shapes(&columns_of(exprs(program, aggregates)), segments)?;
     check_tables(exprs(program, aggregates), segments)?;
     let caps = Arc::clone(scope.context.caps());
-    // Beside arguments and columns: the partial results.
-    let columns = fitted(columns, 1, caps.max_storage_buffers);
+    let columns = fitted(columns, own_buffers(aggregates), caps.max_storage_buffers);
     let plan = Plan::build(&caps, program, aggregates, &columns)?;
     if plan.accumulators.is_empty() {
         return Ok(results);
@@ -183,14 +201,16 @@ pub async fn reduce(
     check_bindings(plan.slots.len() as u32, &caps)?;
     let pipeline = scope.context.compile(plan.shader.clone(), &scope.stats).await?;
 
+    let bases: Vec<u32> =
+        plan.floats.iter().map(|float| windows.base(float.aggregate, float.width)).collect();
     let mut launches = Vec::with_capacity(work.len());
     let mut blocks = Vec::with_capacity(work.len());
     for &at in &work {
         let segment = &segments[at];
-        let grid = grid(segment.rows, &plan, &caps)?;
-        let bytes = u64::from(grid.groups()) * plan.record as u64 * 4;
-        launches.push((grid, allocate(scope, "partials", bytes)?, bytes));
-        blocks.push(argument_block(&[segment.rows as u32], &columns, segment, &program.params)?);
+        launches.push(Launch::new(scope, segment.rows, &plan, &caps)?);
+        let mut own = vec![segment.rows as u32];
+        own.extend(base_words(bases.iter().copied()));
+        blocks.push(argument_block(&own, &columns, segment, &program.params)?);
     }
     let args = argument_slices(scope, &blocks)?;
 
@@ -198,24 +218,62 @@ pub async fn reduce(
     let mut encoder = scope.context.device().create_command_encoder(&Default::default());
     let packs = work.iter().map(|&at| pack(scope, &mut encoder, &columns, &segments[at]));
     let packs = packs.collect::<GpuResult<Vec<_>>>()?;
+    for limbs in launches.iter().filter_map(|launch| launch.limbs.as_ref()) {
+        encoder.clear_buffer(limbs.buffer.raw(), limbs.offset, Some(limbs.len));
+    }
     {
         let mut pass = timer.pass(&mut encoder, "reduce");
-        for (((&at, args), (grid, partials, _)), pack) in work.iter().zip(&args).zip(&launches).zip(&packs) {
-            let own: Vec<&BufferSlice> = pack.iter().chain([partials]).collect();
+        for (((&at, args), launch), pack) in work.iter().zip(&args).zip(&launches).zip(&packs) {
+            let own: Vec<&BufferSlice> = pack.iter().chain([&launch.partials]).chain(&launch.limbs).collect();
             let group = bind(scope, &pipeline, &plan.slots, &segments[at], args, &own)?;
-            dispatch(scope, &mut pass, &pipeline, &group, *grid);
+            dispatch(scope, &mut pass, &pipeline, &group, launch.grid);
         }
     }
-    let ranges: Vec<(&BufferSlice, u64)> = launches.iter().map(|(_, slice, bytes)| (slice, *bytes)).collect();
+    let ranges: Vec<(&BufferSlice, u64)> = launches.iter().flat_map(Launch::ranges).collect();
     let span = scope.kernel_span("reduce", work.iter().map(|&at| segments[at].rows).sum());
     let bytes = download_timed(scope, encoder, &ranges, timer).instrument(span).await?;
-    if bytes.len() != work.len() {
-        return Err(GpuError::Internal(format!("{} of {} read-backs", bytes.len(), work.len())));
+    if bytes.len() != ranges.len() {
+        return Err(GpuError::Internal(format!("{} of {} read-backs", bytes.len(), ranges.len())));
     }
-    for (&at, bytes) in work.iter().zip(&bytes) {
-        results[at] = plan.result(aggregates, bytes);
+    let each = bytes.len() / work.len();
+    for (&at, bytes) in work.iter().zip(bytes.chunks(each)) {
+        let answer = Answer::new(&plan, bytes);
+        results[at] = answer.result(aggregates, &bases);
+        answer.teach(windows);
     }
     Ok(results)
+}
+
+/// Buffers that one segment's dispatch writes.
+struct Launch {
+    grid: Grid,
+    partials: BufferSlice,
+    partials_bytes: u64,
+    limbs: Option<BufferSlice>,
+    limbs_bytes: u64,
+}
+
+impl Launch {
+    fn new(scope: &LaunchScope, rows: usize, plan: &Plan, caps: &DeviceCaps) -> GpuResult<Self> {
+        let grid = grid(rows, plan, caps)?;
+        let partials_bytes = u64::from(grid.groups()) * plan.record as u64 * 4;
+        let partials = allocate(scope, "partials", partials_bytes)?;
+        let limbs_bytes = u64::from(plan.limbs()) * 4;
+        let limbs = (limbs_bytes > 0).then(|| allocate(scope, "limbs", limbs_bytes)).transpose()?;
+        Ok(Launch { grid, partials, partials_bytes, limbs, limbs_bytes })
+    }
+
+    /// What is read back.
+    fn ranges(&self) -> impl Iterator<Item = (&BufferSlice, u64)> {
+        [(&self.partials, self.partials_bytes)]
+            .into_iter()
+            .chain(self.limbs.iter().map(|l| (l, self.limbs_bytes)))
+    }
+}
+
+/// Buffers that the kernel binds beside arguments and columns: the partial results, and limbs.
+fn own_buffers(aggregates: &[AggregateSpec]) -> u32 {
+    1 + u32::from(aggregates.iter().any(|spec| spec.kind == AggregateKind::SumFloat))
 }
 
 fn exprs<'a>(program: &'a Program, aggregates: &'a [AggregateSpec]) -> impl Iterator<Item = &'a Arc<Expr>> {
@@ -228,37 +286,83 @@ fn grid(rows: usize, plan: &Plan, caps: &DeviceCaps) -> GpuResult<Grid> {
     plan_grid(tiles, caps.reduce_workgroups, 1, plan.tail, most, caps)
 }
 
-impl Plan {
+/// What a segment's dispatch wrote.
+struct Answer<'a> {
+    plan: &'a Plan,
+    /// The accumulators' values over all workgroups.
+    totals: Vec<i128>,
+    limbs: Vec<u32>,
+}
+
+impl<'a> Answer<'a> {
     /// Joins the workgroups' records of one segment.
-    fn result(&self, aggregates: &[AggregateSpec], bytes: &[u8]) -> ReduceResult {
-        let words: Vec<u32> = bytes.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect();
+    fn new(plan: &'a Plan, bytes: &[Vec<u8>]) -> Self {
+        let words = |at: usize| -> Vec<u32> {
+            let bytes = bytes.get(at).map_or(&[][..], Vec::as_slice);
+            bytes.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect()
+        };
         let mut totals: Option<Vec<i128>> = None;
-        for record in words.chunks_exact(self.record.max(1)) {
-            let values = self.accumulators.iter().map(|acc| acc.read(record));
+        for record in words(0).chunks_exact(plan.record.max(1)) {
+            let values = plan.accumulators.iter().map(|acc| acc.read(record));
             totals = Some(match totals {
                 None => values.collect(),
                 Some(before) => {
-                    let pairs = self.accumulators.iter().zip(before.into_iter().zip(values));
+                    let pairs = plan.accumulators.iter().zip(before.into_iter().zip(values));
                     pairs.map(|(acc, (a, b))| acc.join(a, b)).collect()
                 }
             });
         }
-        let totals = totals.unwrap_or_default();
-        let total = |at: usize| totals.get(at).copied().unwrap_or(0);
-        let states = aggregates.iter().zip(&self.places).map(|(spec, place)| {
-            let count = total(place.count) as u64;
+        Answer { plan, totals: totals.unwrap_or_default(), limbs: words(1) }
+    }
+
+    fn total(&self, at: usize) -> i128 {
+        self.totals.get(at).copied().unwrap_or(0)
+    }
+
+    fn result(&self, aggregates: &[AggregateSpec], bases: &[u32]) -> ReduceResult {
+        let states = aggregates.iter().zip(&self.plan.places).map(|(spec, place)| {
+            let count = self.total(place.count) as u64;
+            if let Some(number) = place.float {
+                return AggregateState { exact: self.float(number, bases), ..AggregateState::new(count, 0) };
+            }
             let ty = spec.arg.as_ref().map_or(ValueType::Int64, |arg| arg.value_type());
             let value = match (place.value, spec.kind) {
                 (Some(at), _) if count > 0 => match spec.kind {
-                    AggregateKind::SumInt => wrap64(ty, total(at)),
-                    AggregateKind::Min | AggregateKind::Max => from_order_key(ty, total(at)),
-                    _ => total(at),
+                    AggregateKind::SumInt => wrap64(ty, self.total(at)),
+                    AggregateKind::Min | AggregateKind::Max => from_order_key(ty, self.total(at)),
+                    _ => self.total(at),
                 },
                 _ => 0,
             };
             AggregateState::new(count, value)
         });
-        ReduceResult { states: states.collect(), fault: self.fault.is_some_and(|at| total(at) != 0) }
+        ReduceResult {
+            states: states.collect(),
+            fault: self.plan.fault.is_some_and(|at| self.total(at) != 0),
+        }
+    }
+
+    fn float(&self, number: usize, bases: &[u32]) -> ExactSum {
+        let Some(float) = self.plan.floats.get(number) else { return ExactSum::new() };
+        let base = bases.get(float.base).copied().unwrap_or(1);
+        let infinities = self.total(float.infinities);
+        let special = Special {
+            nan: self.total(float.nan) as u64,
+            plus: infinities & 1 != 0,
+            minus: infinities & 2 != 0,
+        };
+        float.read(self.total(float.window), base, special, &self.limbs)
+    }
+
+    /// Tells the windows how many values they did not hold.
+    fn teach(&self, windows: &FloatWindows) {
+        for place in &self.plan.places {
+            let float: Option<&FloatSum> = place.float.and_then(|number| self.plan.floats.get(number));
+            if let Some(float) = float {
+                let (outside, field) = float.outside(&self.limbs);
+                windows.learn(float.aggregate, float.width, self.total(place.count) as u64, outside, field);
+            }
+        }
     }
 }
 
@@ -266,7 +370,7 @@ impl Plan {
 pub fn reduce_bindings(program: &Program, aggregates: &[AggregateSpec], columns: &[ColumnShape]) -> u32 {
     let used = columns_of(exprs(program, aggregates));
     let columns: Vec<ColumnShape> = columns.iter().filter(|c| used.contains(&c.index)).copied().collect();
-    column_bindings(&fitted(columns, 0, 0)) + 1
+    column_bindings(&fitted(columns, 0, 0)) + own_buffers(aggregates)
 }
 
 /// The shader that [`reduce`] runs. Pure: needs no device.

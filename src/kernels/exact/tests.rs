@@ -130,12 +130,14 @@ fn integers_and_words() {
         let bits = u128::from(rng.next()) << 64 | u128::from(rng.next());
         let value = bits as i128 >> rng.below(128);
         assert_eq!(ExactSum::from_i128(value).to_f64(), value as f64, "{value}");
-        let words: Vec<u32> = (0..4).map(|k| (value >> (32 * k)) as u32).collect();
         let mut sum = ExactSum::new();
-        sum.add_words(&words, super::ONE_AT);
+        let words: Vec<u32> = (0..4).map(|k| (value.unsigned_abs() >> (32 * k)) as u32).collect();
+        sum.add_words(&words, super::ONE_AT, value < 0);
         assert_eq!(sum, ExactSum::from_i128(value), "{value}");
-        let long: Vec<u32> = words.iter().copied().chain([if value < 0 { u32::MAX } else { 0 }; 4]).collect();
-        sum.add_words(&long, super::ONE_AT);
+        sum.add_words(&[0, 0, 0, 0, 7], 32, value < 0);
+        sum.add_words(&[7], 160, value >= 0);
+        assert_eq!(sum, ExactSum::from_i128(value), "{value}");
+        sum.add_i128(value);
         assert_eq!(sum.to_f64(), 2.0 * value as f64, "{value}");
         sum.add_i128(value.wrapping_neg());
         sum.add_i128(value.wrapping_neg());

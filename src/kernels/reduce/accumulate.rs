@@ -7,6 +7,8 @@ use crate::kernels::expr::widths::Class;
 use crate::kernels::shader::WORKGROUP;
 use crate::memory::DeviceCaps;
 
+use super::float::Width;
+
 /// Planes (one 32-bit word for each invocation) of workgroup memory that a tree uses at most.
 const MAX_PLANES: u32 = 16;
 /// How two values of an accumulator join.
@@ -20,12 +22,21 @@ pub(super) enum Join {
     Xor,
 }
 
+/// What an invocation accumulates in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Registers {
+    /// One variable `a<number>` of a class.
+    One(Class),
+    /// The window of a sum of floats.
+    Window(Width),
+}
+
 /// One value that is accumulated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Accumulator {
     pub join: Join,
-    /// Class in an invocation's registers.
-    pub thread: Class,
+    /// An invocation's registers.
+    pub thread: Registers,
     /// Class in the tree and in the record.
     pub tree: Class,
     /// First word in the record.
@@ -35,8 +46,11 @@ pub(super) struct Accumulator {
 impl Accumulator {
     /// The variable's declaration at module scope, and its first value.
     pub fn declaration(&self, number: usize) -> (String, String) {
-        let ty = self.thread.wgsl();
-        let first = identity(self.join, self.thread);
+        let class = match self.thread {
+            Registers::One(class) => class,
+            Registers::Window(width) => return width.declaration(number),
+        };
+        let (ty, first) = (class.wgsl(), identity(self.join, class));
         (format!("var<private> a{number}: {ty};"), format!("a{number} = {first};"))
     }
 
@@ -74,9 +88,13 @@ pub(super) struct Batch {
     pub planes: u32,
 }
 
-/// Cuts the accumulators into batches that fit workgroup memory.
-pub(super) fn batches(accumulators: &[Accumulator], caps: &DeviceCaps) -> GpuResult<Vec<Batch>> {
-    let most = (caps.workgroup_bytes / (4 * WORKGROUP)).min(MAX_PLANES);
+/// Cuts the accumulators into batches that fit workgroup memory, of which `taken_bytes` are in use.
+pub(super) fn batches(
+    accumulators: &[Accumulator],
+    caps: &DeviceCaps,
+    taken_bytes: u32,
+) -> GpuResult<Vec<Batch>> {
+    let most = (caps.workgroup_bytes.saturating_sub(taken_bytes) / (4 * WORKGROUP)).min(MAX_PLANES);
     let mut batches: Vec<Batch> = vec![];
     for (number, acc) in accumulators.iter().enumerate() {
         let words = acc.tree.words() as u32;
@@ -142,7 +160,8 @@ impl Batch {
         let first = members().next().map_or(0, |(_, acc)| acc.at as u32);
         for (number, acc) in members() {
             let value = match (acc.thread, acc.tree) {
-                (Class::I64, Class::Wide) => format!("w_from(a{number})"),
+                (Registers::Window(width), _) => width.total(number),
+                (Registers::One(Class::I64), Class::Wide) => format!("w_from(a{number})"),
                 _ => format!("a{number}"),
             };
             let _ = writeln!(text, "    var t{number} = {value};");

@@ -16,7 +16,8 @@ use crate::kernels::shader::{
 };
 use crate::memory::{BindingKind, DeviceCaps, ShaderSource};
 
-use super::accumulate::{Accumulator, Batch, Join, PLANES, batches, update};
+use super::accumulate::{Accumulator, Batch, Join, PLANES, Registers, batches, update};
+use super::float::{BASE_WORDS, FloatSum, Width, library};
 use super::{AggregateKind, AggregateSpec};
 
 /// log2 of the rows that one invocation may add up; the grid is planned for it.
@@ -26,6 +27,9 @@ const GROUP_ROWS_LOG2: u8 = THREAD_ROWS_LOG2 + 8;
 /// Distinct nodes from which on fewer rows are in flight, for registers' and compilers' sake.
 const LARGE_PROGRAM: usize = 96;
 
+/// Windows' bases that an argument block holds; more sums of floats than that share them.
+const MAX_BASES: usize = 2 * BASE_WORDS;
+
 /// Where an aggregate's state is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place {
@@ -33,6 +37,8 @@ pub(super) struct Place {
     pub count: usize,
     /// Accumulator of the value.
     pub value: Option<usize>,
+    /// Number of the sum of floats.
+    pub float: Option<usize>,
 }
 
 /// A planned reduction.
@@ -47,6 +53,8 @@ pub(super) struct Plan {
     pub places: Vec<Place>,
     /// Accumulator of the fault flag, where something can fault.
     pub fault: Option<usize>,
+    /// Sums of floats.
+    pub floats: Vec<FloatSum>,
     /// Rows that an invocation has in flight.
     pub unroll: u32,
     /// Loop iterations of an invocation outside the loop over rows.
@@ -63,9 +71,16 @@ struct Builder<'a> {
     /// (condition, fault flags that matter under it)
     faults: Vec<(String, BTreeSet<String>)>,
     words: usize,
+    floats: Vec<FloatSum>,
+    float_memo: HashMap<(String, String), usize>,
 }
 
 impl Plan {
+    /// Words of the segment's limbs, for sums of floats.
+    pub fn limbs(&self) -> u32 {
+        self.floats.iter().map(|float| float.width.words()).sum()
+    }
+
     pub fn build(
         caps: &DeviceCaps,
         program: &Program,
@@ -81,6 +96,8 @@ impl Plan {
             updates: String::new(),
             faults: vec![],
             words: 0,
+            floats: vec![],
+            float_memo: HashMap::new(),
         };
         let mut selected = "live".to_owned();
         if let Some(selection) = &program.selection {
@@ -90,17 +107,22 @@ impl Plan {
         }
         let places = aggregates
             .iter()
-            .map(|spec| builder.aggregate(spec, &selected))
+            .enumerate()
+            .map(|(number, spec)| builder.aggregate(number, spec, &selected))
             .collect::<GpuResult<Vec<_>>>()?;
         let fault = builder.fault();
 
         let mut bindings = Bindings::new(columns)?;
         bindings.own(BindingKind::Storage, "partials", "u32");
+        let limbs: u32 = builder.floats.iter().map(|float| float.width.words()).sum();
+        if limbs > 0 {
+            bindings.own(BindingKind::Storage, "far", "atomic<u32>");
+        }
         let unroll = match builder.emitter.size() {
             0..LARGE_PROGRAM => caps.unroll.clamp(1, 8),
             _ => (caps.unroll / 2).clamp(1, 4),
         };
-        let batches = batches(&builder.accumulators, caps)?;
+        let batches = batches(&builder.accumulators, caps, 4 * limbs)?;
         let loads = Loads::new(columns);
         let body = builder.text(&loads, &batches, params_at, unroll)?;
         Ok(Plan {
@@ -111,7 +133,9 @@ impl Plan {
             places,
             fault,
             unroll,
-            tail: 8 * batches.len() as u32 + 8,
+            // Carries of limbs come beside; there are few in thousands of rows.
+            tail: 8 * batches.len() as u32 + 8 + 4 * limbs,
+            floats: builder.floats,
         })
     }
 }
@@ -128,7 +152,7 @@ impl Builder<'_> {
         name
     }
 
-    fn aggregate(&mut self, spec: &AggregateSpec, selected: &str) -> GpuResult<Place> {
+    fn aggregate(&mut self, number: usize, spec: &AggregateSpec, selected: &str) -> GpuResult<Place> {
         let mut counted = selected.to_owned();
         if let Some(filter) = &spec.filter {
             let truth = self.emitter.truth(filter)?;
@@ -147,17 +171,23 @@ impl Builder<'_> {
             }
         }
         let count = self.add(Join::Add, Class::U32, Class::U32, "1u", &counted);
-        let value = match arg {
-            Some(arg) => self.value(spec.kind, &arg, &counted)?,
-            None => None,
-        };
-        Ok(Place { count, value })
+        let mut place = Place { count, value: None, float: None };
+        match arg {
+            Some(arg) if spec.kind == AggregateKind::SumFloat => {
+                place.float = Some(self.float(number, &arg, &counted)?);
+            }
+            Some(arg) => place.value = self.value(spec.kind, &arg, &counted)?,
+            None => {}
+        }
+        Ok(place)
     }
 
     fn value(&mut self, kind: AggregateKind, arg: &Node, counted: &str) -> GpuResult<Option<usize>> {
         let unfit = || GpuError::Internal(format!("{kind:?} of {:?}", arg.ty));
         Ok(match kind {
             AggregateKind::CountRows | AggregateKind::Count => None,
+            // Has more than one accumulator.
+            AggregateKind::SumFloat => return Err(unfit()),
             AggregateKind::SumInt => {
                 if !is_integer(arg.ty) {
                     return Err(unfit());
@@ -180,7 +210,6 @@ impl Builder<'_> {
                 }
                 Some(self.rounded_sum(arg, counted))
             }
-            AggregateKind::SumFloat => return Err(unfit()),
             AggregateKind::BitAnd | AggregateKind::BitOr | AggregateKind::BitXor => {
                 let (text, class) = match arg.ty {
                     ValueType::Boolean => (format!("select(0u, 1u, {})", arg.value), Class::U32),
@@ -219,6 +248,30 @@ impl Builder<'_> {
         self.add(Join::Add, thread, tree, &text, counted)
     }
 
+    /// Number of the sum of floats.
+    fn float(&mut self, aggregate: usize, arg: &Node, counted: &str) -> GpuResult<usize> {
+        let key = (arg.value.clone(), counted.to_owned());
+        if let Some(known) = self.float_memo.get(&key) {
+            return Ok(*known);
+        }
+        let unfit = || GpuError::Internal(format!("a sum of floats over {:?}", arg.ty));
+        let width = Width::of(arg.ty).ok_or_else(unfit)?;
+        let number = self.floats.len();
+        let float = FloatSum {
+            width,
+            aggregate,
+            window: self.accumulator(Join::Add, Registers::Window(width), Class::Wide),
+            nan: self.accumulator(Join::Max, Registers::One(Class::U64), Class::U64),
+            infinities: self.accumulator(Join::Or, Registers::One(Class::U32), Class::U32),
+            limbs: self.floats.iter().map(|float| float.width.words()).sum(),
+            base: number % MAX_BASES,
+        };
+        let _ = writeln!(self.updates, "    {}", float.update(&arg.value, counted));
+        self.floats.push(float);
+        self.float_memo.insert(key, number);
+        Ok(number)
+    }
+
     fn rounded_sum(&mut self, arg: &Node, counted: &str) -> usize {
         if arg.bits > 53 {
             let text = match arg.class {
@@ -242,12 +295,16 @@ impl Builder<'_> {
         if let Some(&known) = self.memo.get(&key) {
             return known;
         }
-        let number = self.accumulators.len();
+        let number = self.accumulator(join, Registers::One(thread), tree);
         let _ = writeln!(self.updates, "    {}", update(number, join, thread, value, counted));
-        self.accumulators.push(Accumulator { join, thread, tree, at: self.words });
-        self.words += tree.words();
         self.memo.insert(key, number);
         number
+    }
+
+    fn accumulator(&mut self, join: Join, thread: Registers, tree: Class) -> usize {
+        self.accumulators.push(Accumulator { join, thread, tree, at: self.words });
+        self.words += tree.words();
+        self.accumulators.len() - 1
     }
 
     /// The accumulator of the fault flag: flags count under the condition that the value they belong to is used.
@@ -269,14 +326,21 @@ impl Builder<'_> {
 
     /// Everything after the bindings.
     fn text(&self, loads: &Loads<'_>, batches: &[Batch], params_at: usize, unroll: u32) -> GpuResult<String> {
-        let declarations =
-            || self.accumulators.iter().enumerate().map(|(number, acc)| acc.declaration(number));
+        let declarations = || {
+            let accumulators =
+                self.accumulators.iter().enumerate().map(|(number, acc)| acc.declaration(number));
+            accumulators.chain(self.floats.iter().map(FloatSum::base))
+        };
         let mut text = param_variables(&self.emitter);
         for (variable, _) in declarations() {
             let _ = writeln!(text, "{variable}");
         }
         let planes = batches.iter().map(|batch| batch.planes).max().unwrap_or(1);
         let _ = writeln!(text, "var<workgroup> s: array<u32, {}>;{PLANES}", planes * WORKGROUP);
+        if !self.floats.is_empty() {
+            text.push_str(&library(self.floats.iter().map(|float| float.width.words()).sum()));
+            self.floats.iter().for_each(|float| text.push_str(&float.functions()));
+        }
         let _ = writeln!(
             text,
             "fn row(i: u32, live: bool{}) {{\n{}{}}}",
@@ -291,6 +355,10 @@ impl Builder<'_> {
             let _ = writeln!(text, "    {first}");
         }
         text.push_str(&row_loop(loads, unroll));
+        if !self.floats.is_empty() {
+            text.push_str("    workgroupBarrier();\n");
+            self.floats.iter().for_each(|float| text.push_str(&float.flush()));
+        }
         for batch in batches {
             text.push_str(&batch.text(&self.accumulators, self.words));
         }

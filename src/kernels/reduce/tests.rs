@@ -16,6 +16,8 @@ use crate::memory::{ColumnRepr, DeviceCaps, LaunchScope, MagnitudeBits};
 use super::*;
 use ValueType::*;
 
+mod float;
+
 fn agg(kind: AggregateKind, arg: Arc<Expr>) -> AggregateSpec {
     AggregateSpec { kind, arg: Some(arg), filter: None }
 }
@@ -36,6 +38,9 @@ fn all_of(arg: &Arc<Expr>) -> Vec<AggregateSpec> {
     }
     if matches!(ty, Decimal { .. }) {
         kinds.push(AggregateKind::SumDecimal);
+    }
+    if matches!(ty, Float32 | Float64) {
+        kinds.push(AggregateKind::SumFloat);
     }
     kinds.into_iter().map(|kind| agg(kind, Arc::clone(arg))).collect()
 }
