@@ -55,6 +55,16 @@ pub enum Exchanges {
     Keep,
 }
 
+/// Where sums and averages of floats, and averages of integers, are computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum FloatSum {
+    /// On the GPU, as the exact sum rounded once: the same bits in every run.
+    #[default]
+    Exact,
+    /// On the CPU, whose rounding depends on batches and partitions.
+    Cpu,
+}
+
 /// A number of bytes, written as digits with an optional unit: `4GiB`, `512 MiB`, `64MB`, `1000`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ByteSize(pub u64);
@@ -113,6 +123,7 @@ choices!(Placement { "auto" => Auto, "force" => Force, "off" => Off });
 choices!(FallbackPolicy { "warn" => Warn, "silent" => Silent, "error" => Error });
 choices!(FallbackScope { "batch" => Batch, "island" => Island });
 choices!(Exchanges { "collapse" => Collapse, "keep" => Keep });
+choices!(FloatSum { "exact" => Exact, "cpu" => Cpu });
 
 /// Factors of the units that a byte size may carry, largest first within each family.
 const UNITS: [(&str, u64); 9] = [
@@ -197,7 +208,7 @@ macro_rules! value_by_display {
     };
 }
 
-value_by_display!(Placement, FallbackPolicy, FallbackScope, Exchanges, ByteSize, MemoryLimit);
+value_by_display!(Placement, FallbackPolicy, FallbackScope, Exchanges, FloatSum, ByteSize, MemoryLimit);
 
 impl OptionValue for bool {
     fn read(text: &str) -> std::result::Result<Self, String> {
@@ -283,6 +294,8 @@ gpu_options! {
     fallback_scope: FallbackScope = FallbackScope::Batch;
     /// Whether partial/final pairs and the exchange between them become one operator ('collapse') or stay apart ('keep').
     exchanges: Exchanges = Exchanges::Collapse;
+    /// Sums and averages of floats, and averages of integers: 'exact' on the GPU, rounded once, or left on the 'cpu', whose last digits depend on batches.
+    float_sum: FloatSum = FloatSum::Exact;
     /// The adapter to use: its index, or a part of its name in any case; '' takes the first one.
     adapter: String = String::new();
     /// Whether a software adapter, which runs on the CPU, may be used.

@@ -87,6 +87,11 @@ impl AggregateKind {
         AggregateState::new(0, 0)
     }
 
+    /// Whether DataFusion rounds its own state to a double.
+    pub fn is_rounded(&self) -> bool {
+        matches!(self, AggregateKind::SumFloat | AggregateKind::SumAsFloat64)
+    }
+
     /// Adds the rows of `from` to `into`; `ty` is the argument's type.
     pub fn merge(&self, ty: ValueType, into: &mut AggregateState, from: &AggregateState) {
         if from.count == 0 {

@@ -121,6 +121,11 @@ pub enum Reason {
         /// The aggregate.
         aggregate: String,
     },
+    /// `gpu.float_sum = 'cpu'` leaves sums of floats on the CPU.
+    FloatSumOnCpu {
+        /// The aggregate.
+        aggregate: String,
+    },
     /// A limit within the subtree that would be replaced.
     Fetch {
         /// Name of the plan node that carries the limit.
@@ -162,6 +167,7 @@ impl Reason {
             Reason::FinalWithoutPartial => "FinalWithoutPartial",
             Reason::ExchangesKept => "ExchangesKept",
             Reason::RoundedState { .. } => "RoundedState",
+            Reason::FloatSumOnCpu { .. } => "FloatSumOnCpu",
             Reason::Fetch { .. } => "Fetch",
             Reason::ConversionFailed { .. } => "ConversionFailed",
         }
@@ -178,7 +184,8 @@ impl Reason {
             Reason::UnsupportedAggregate { aggregate, .. }
             | Reason::Distinct { aggregate }
             | Reason::OrderSensitive { aggregate }
-            | Reason::RoundedState { aggregate } => Some(aggregate),
+            | Reason::RoundedState { aggregate }
+            | Reason::FloatSumOnCpu { aggregate } => Some(aggregate),
             Reason::Disabled { .. }
             | Reason::NoAdapter { .. }
             | Reason::NoInt64 { .. }
@@ -274,6 +281,9 @@ impl fmt::Display for Reason {
                     f,
                     "{aggregate}: its partial states are rounded, so that the sum would depend on partitions"
                 )
+            }
+            Reason::FloatSumOnCpu { aggregate } => {
+                write!(f, "{aggregate}: gpu.float_sum = 'cpu' leaves sums of floats on the CPU")
             }
             Reason::Fetch { operator } => write!(f, "{operator} carries a limit"),
             Reason::ConversionFailed { message } => write!(f, "the converted plan was refused: {message}"),

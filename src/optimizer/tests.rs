@@ -177,6 +177,8 @@ async fn kept_exchanges_leave_the_final_step_and_rounded_states_on_the_cpu() {
 
     let (_, outcome) = place(&ctx, "SELECT avg(a) FROM t WHERE b < 50", &options).await;
     assert_eq!(outcome.report.codes("AggregateExec"), ["ExchangesKept", "RoundedState"]);
+    let (_, outcome) = place(&ctx, "SELECT sum(f) FROM t WHERE b < 50", &options).await;
+    assert_eq!(outcome.report.codes("AggregateExec"), ["ExchangesKept", "RoundedState"]);
 }
 
 #[tokio::test]
@@ -264,8 +266,6 @@ async fn eight_storage_buffers_are_enough() {
 async fn aggregates_decline_with_their_reasons() {
     let ctx = session(4);
     for (call, code) in [
-        ("sum(f)", "UnsupportedAggregate"),
-        ("avg(f)", "UnsupportedAggregate"),
         ("max(ln(f))", "FloatArithmetic"),
         ("sum(DISTINCT a), count(DISTINCT b)", "Distinct"),
         ("array_agg(a ORDER BY b)", "OrderSensitive"),
@@ -301,6 +301,8 @@ async fn aggregates_convert() {
         "bit_and(a), bit_or(b), bit_xor(a + b)",
         "min(s), max(upper(s)), count(*), avg(a)",
         "avg(a), avg(b), avg(d)",
+        "sum(f), avg(f), sum(f) FILTER (WHERE a > 3), avg(-f)",
+        "sum(arrow_cast(f, 'Float32')), avg(arrow_cast(f, 'Float32'))",
         "avg(a + b)",
         "sum(d * d)",
         "min(date '1994-01-01'), max(7)",
@@ -309,6 +311,29 @@ async fn aggregates_convert() {
         let report = report(&ctx, &sql, &force()).await;
         let gpu = report.nodes.iter().any(|n| n.gpu_name.as_deref() == Some("GpuAggregateExec"));
         assert!(gpu, "{call}: {report}");
+    }
+}
+
+/// Sums of floats are exact, and need no float instruction, or are left alone.
+#[tokio::test]
+async fn sums_of_floats_say_how_they_are_computed() {
+    let ctx = session(4);
+    let without = DeviceCaps { float64: false, ..DeviceCaps::for_tests() };
+    for (call, exact) in [("sum(f)", true), ("avg(f)", true), ("avg(a)", true), ("sum(a)", false)] {
+        let sql = format!("SELECT {call} FROM t WHERE b < 50");
+        let (_, outcome) = place(&ctx, &sql, &force()).await;
+        let shown = text(&outcome.plan);
+        assert!(shown.contains("GpuAggregateExec"), "{shown}");
+        assert_eq!(shown.contains("float_sum=exact"), exact, "{shown}");
+        let mut options = force();
+        options.float_sum = FloatSum::Cpu;
+        let (_, outcome) = place(&ctx, &sql, &options).await;
+        let codes = outcome.report.codes("AggregateExec");
+        assert_eq!(codes.contains(&"FloatSumOnCpu"), exact, "{}", outcome.report);
+        assert_eq!(text(&outcome.plan).contains("GpuAggregateExec"), !exact);
+        let plan = ctx.sql(&sql).await.unwrap().create_physical_plan().await.unwrap();
+        let report = offload(&plan, &without, &force(), ctx.state().config_options()).report;
+        assert!(report.codes("AggregateExec").is_empty(), "{report}");
     }
 }
 

@@ -37,7 +37,7 @@ impl CpuAggregate {
         let args = match spec.kind {
             // A count may have several arguments, of which none may be NULL; that of count(*) is a literal.
             AggregateKind::CountRows | AggregateKind::Count => function.expressions(),
-            AggregateKind::SumAsFloat64 => {
+            _ if takes_cast_value(spec) => {
                 // avg(CAST(x AS Float64)): the state is made of x itself.
                 let expr = function.expressions().into_iter().next().ok_or_else(missing)?;
                 let cast = expr.downcast_ref::<CastExpr>().ok_or_else(missing)?;
@@ -46,6 +46,15 @@ impl CpuAggregate {
             _ => vec![function.expressions().into_iter().next().ok_or_else(missing)?],
         };
         Ok(Self { kind: spec.kind, ty: value_type(spec), args, filter })
+    }
+}
+
+/// Whether the aggregate was lowered without the cast to Float64 around its argument.
+fn takes_cast_value(spec: &AggregateSpec) -> bool {
+    match spec.kind {
+        AggregateKind::SumAsFloat64 => true,
+        AggregateKind::SumFloat => value_type(spec) == ValueType::Float32,
+        _ => false,
     }
 }
 

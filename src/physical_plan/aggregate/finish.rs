@@ -13,6 +13,7 @@ use crate::kernels::reduce::{AggregateKind, AggregateSpec, AggregateState};
 use crate::memory::upload::value_type;
 
 use super::super::scalar::from_scalar;
+use super::exact::Finish;
 
 /// The one row of an aggregation: final values, or DataFusion's state columns for a partial one.
 pub(super) fn finish(
@@ -42,8 +43,12 @@ fn final_value(
     function: &AggregateFunctionExpr,
     state: &AggregateState,
 ) -> Result<ScalarValue> {
-    if spec.kind == AggregateKind::SumAsFloat64 {
-        return Ok(ScalarValue::Float64(average_of_integers(state)));
+    match spec.kind {
+        AggregateKind::SumAsFloat64 => return Ok(ScalarValue::Float64(average_of_integers(state))),
+        AggregateKind::SumFloat => {
+            return Ok(ScalarValue::Float64(Finish::of(function).value(state.count, &state.exact)));
+        }
+        _ => {}
     }
     let mut accumulator = function.create_accumulator()?;
     let columns =

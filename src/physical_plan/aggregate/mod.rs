@@ -27,11 +27,11 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use futures::TryFutureExt;
 use parking_lot::Mutex;
 
-use crate::config::FallbackScope;
+use crate::config::{FallbackScope, FloatSum};
 use crate::error::{GpuError, GpuResult};
 use crate::kernels::expr::{Expr, ValueType};
 use crate::kernels::program::{Program, Segment, tables_of};
-use crate::kernels::reduce::{AggregateSpec, AggregateState, ReduceResult, reduce};
+use crate::kernels::reduce::{AggregateSpec, AggregateState, FloatWindows, ReduceResult, reduce_in};
 use crate::memory::batch::GpuBatch;
 use crate::memory::launch::LaunchScope;
 use crate::memory::upload::staging_bytes;
@@ -139,7 +139,11 @@ impl DeviceOp for AggregateOp {
             (AggregateOutputMode::Final, false) => "Single",
         };
         let names: Vec<&str> = self.functions.iter().map(|function| function.name()).collect();
-        vec![("mode", mode.to_owned()), ("aggr", format!("[{}]", names.join(", ")))]
+        let mut details = vec![("mode", mode.to_owned()), ("aggr", format!("[{}]", names.join(", ")))];
+        if self.aggregates.iter().any(|spec| spec.kind.is_rounded()) {
+            details.push(("float_sum", FloatSum::Exact.to_string()));
+        }
+        details
     }
 
     fn params(&self) -> &ParamTable {
@@ -189,6 +193,7 @@ async fn collect(
         params: op.params.resolve().ok(),
         bounds: DynamicBounds::new(op.dynamic_filter.as_ref(), &op.aggregates, &op.functions, run.task()),
         states: Mutex::new(op.init()),
+        windows: Arc::new(FloatWindows::new(&op.aggregates)),
         node: Arc::clone(&node),
         run: Arc::clone(&run),
     });
@@ -260,6 +265,8 @@ struct Job {
     params: Option<ParamValues>,
     bounds: Option<DynamicBounds>,
     states: Mutex<Vec<AggregateState>>,
+    /// Where the sums of floats have their windows.
+    windows: Arc<FloatWindows>,
 }
 
 impl Job {
@@ -288,7 +295,7 @@ impl Job {
         let Some(params) = self.params.as_ref().filter(|_| !batch.is_undecided()) else {
             return self.fall_back(&batch, chain, FallbackReason::ArithmeticFault).await;
         };
-        let plan = Arc::new(ReducePlan::new(op, &mut batch, params)?);
+        let plan = Arc::new(ReducePlan::new(op, &mut batch, params, &self.windows)?);
         if let Err(reason) = lookup::prepare(&self.run, &mut batch, &plan.tables).await {
             return self.fall_back(&batch, chain, reason).await;
         }
@@ -346,14 +353,23 @@ struct ReducePlan {
     aggregates: Vec<AggregateSpec>,
     needed: BTreeSet<usize>,
     tables: BTreeSet<usize>,
+    windows: Arc<FloatWindows>,
 }
 
 impl ReducePlan {
-    fn new(op: &AggregateOp, batch: &mut GpuBatch, params: &ParamValues) -> Result<Self> {
+    fn new(
+        op: &AggregateOp,
+        batch: &mut GpuBatch,
+        params: &ParamValues,
+        windows: &Arc<FloatWindows>,
+    ) -> Result<Self> {
         let (program, aggregates, needed) = op.fused(batch, params)?;
+        if let Some(rows) = batch.source().host().first() {
+            windows.sample(&program, &aggregates, rows.columns(), rows.num_rows());
+        }
         let inputs = aggregates.iter().flat_map(|spec| spec.arg.iter().chain(&spec.filter));
         let tables = tables_of(inputs.chain(&program.selection)).into_keys().collect();
-        Ok(Self { program, aggregates, needed, tables })
+        Ok(Self { program, aggregates, needed, tables, windows: Arc::clone(windows) })
     }
 
     /// Device bytes held at a time: columns, look-up tables and staging memory. The states are a few KiB, which nobody has to wait for.
@@ -368,7 +384,8 @@ impl ReducePlan {
         let columns = batch.source().device_columns(scope, &self.needed).await?;
         let tables = batch.device_tables(scope, &self.tables).await?;
         let segment = Segment { columns, rows: batch.source().rows(), tables };
-        let mut results = reduce(scope, &self.program, &self.aggregates, &[segment]).await?;
+        let mut results =
+            reduce_in(scope, &self.program, &self.aggregates, &[segment], &self.windows).await?;
         results.pop().ok_or_else(|| GpuError::Internal("reduce gave no result for its segment".to_owned()))
     }
 }

@@ -9,7 +9,7 @@ use datafusion::execution::TaskContext;
 use datafusion::physical_plan::ExecutionPlan;
 
 use crate::kernels::program::{Program, Segment};
-use crate::kernels::reduce::{AggregateSpec, reduce};
+use crate::kernels::reduce::{AggregateSpec, FloatWindows, reduce_in};
 
 use super::super::border::DeviceStream;
 use super::super::exec::GpuExec;
@@ -25,6 +25,7 @@ pub struct ResidentAggregate {
     program: Program,
     aggregates: Vec<AggregateSpec>,
     segments: Vec<Segment>,
+    windows: Arc<FloatWindows>,
     /// Time to read the input from its source, and to upload it.
     pub load: Duration,
 }
@@ -55,6 +56,7 @@ impl ResidentAggregate {
             return plan_err!("{} must have one child", node.name());
         };
         let own = op.params.resolve()?;
+        let windows = Arc::new(FloatWindows::new(&op.aggregates));
         let start = Instant::now();
         let mut kernel: Option<(Program, Vec<AggregateSpec>)> = None;
         let mut segments = vec![];
@@ -62,7 +64,7 @@ impl ResidentAggregate {
             let mut input = DeviceStream::open(child, partition, &run)?;
             while let Some(batch) = input.next().await {
                 let mut batch = batch?;
-                let plan = ReducePlan::new(op, &mut batch, &own)?;
+                let plan = ReducePlan::new(op, &mut batch, &own, &windows)?;
                 batch.prepare(&plan.tables).await?;
                 let scope = run.launch().await?;
                 let columns = batch.source().device_columns(&scope, &plan.needed).await?;
@@ -75,7 +77,7 @@ impl ResidentAggregate {
         let Some((program, aggregates)) = kernel else {
             return plan_err!("the input of {} is empty", node.name());
         };
-        Ok(Self { node, run, program, aggregates, segments, load })
+        Ok(Self { node, run, program, aggregates, segments, windows, load })
     }
 
     /// Rows of the input.
@@ -107,7 +109,7 @@ impl ResidentAggregate {
         let before = scope.stats.snapshot().kernel_ns;
         let start = Instant::now();
         let all: Vec<Segment> = (0..repeats).flat_map(|_| self.segments.iter().cloned()).collect();
-        let results = reduce(&scope, &self.program, &self.aggregates, &all).await?;
+        let results = reduce_in(&scope, &self.program, &self.aggregates, &all, &self.windows).await?;
         let (first, rest) = results.split_at(self.segments.len());
         if rest.chunks(self.segments.len()).any(|again| again != first) {
             return plan_err!("launches of the same kernel over the same rows disagree");

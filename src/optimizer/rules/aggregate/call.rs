@@ -13,6 +13,7 @@ use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
 use datafusion::physical_expr::expressions::{CastExpr, Column, Literal};
 
+use crate::config::FloatSum;
 use crate::kernels::expr::{Expr, ValueType};
 use crate::kernels::reduce::{AggregateKind, AggregateSpec};
 use crate::optimizer::expr::{Declined, Lowering};
@@ -47,6 +48,7 @@ pub(super) struct Call<'a> {
     pub aggregate: &'a AggregateFunctionExpr,
     pub name: &'a str,
     pub schema: &'a SchemaRef,
+    pub float_sum: FloatSum,
 }
 
 impl Call<'_> {
@@ -118,7 +120,9 @@ impl Call<'_> {
     }
 
     fn sum(&self, lowering: &mut Lowering, arg: &Arc<dyn PhysicalExpr>) -> Result<Spec, Declined> {
-        self.no_floats(lowering, arg)?;
+        if self.is_double(arg) {
+            return self.float(lowering, arg);
+        }
         let arg = lowering.lower(arg)?;
         let result = self.aggregate.field().data_type().clone();
         match (arg.value_type(), result) {
@@ -133,14 +137,17 @@ impl Call<'_> {
     }
 
     fn avg(&self, lowering: &mut Lowering, arg: &Arc<dyn PhysicalExpr>) -> Result<Spec, Declined> {
-        if let Some(integer) = self.integer_as_double(arg) {
+        if let Some(integer) = self.as_double(arg, DataType::is_integer) {
+            self.check_float_sum(lowering)?;
             let arg = lowering.lower(&integer)?;
             if is_integer(arg.value_type()) {
                 return Ok(Spec::of(AggregateKind::SumAsFloat64, arg));
             }
             return Err(self.unsupported(lowering, "an average that is not over integers"));
         }
-        self.no_floats(lowering, arg)?;
+        if self.is_double(arg) {
+            return self.float(lowering, arg);
+        }
         let arg = lowering.lower(arg)?;
         // From 26 digits on DataFusion sums in 256 bits, which do not wrap where ours do.
         let state = self.aggregate.state_fields().ok().and_then(|fields| fields.get(1).cloned());
@@ -154,11 +161,40 @@ impl Call<'_> {
         }
     }
 
-    /// The integer of `CAST(x AS DOUBLE)`, which is how DataFusion plans the average of integers.
-    fn integer_as_double(&self, arg: &Arc<dyn PhysicalExpr>) -> Option<Arc<dyn PhysicalExpr>> {
+    /// The exact sum of a Float64: the numerator of an average too.
+    fn float(&self, lowering: &mut Lowering, arg: &Arc<dyn PhysicalExpr>) -> Result<Spec, Declined> {
+        self.check_float_sum(lowering)?;
+        // Singles are summed as doubles, which loses nothing.
+        let single = self.as_double(arg, |ty| *ty == DataType::Float32);
+        let arg = lowering.lower(single.as_ref().unwrap_or(arg))?;
+        match (arg.value_type(), self.aggregate.field().data_type()) {
+            (ValueType::Float32 | ValueType::Float64, DataType::Float64) => {
+                Ok(Spec::of(AggregateKind::SumFloat, arg))
+            }
+            (ty, result) => Err(self.unsupported(lowering, &format!("a sum of {ty:?} as {result}"))),
+        }
+    }
+
+    fn check_float_sum(&self, lowering: &mut Lowering) -> Result<(), Declined> {
+        match self.float_sum {
+            FloatSum::Exact => Ok(()),
+            FloatSum::Cpu => Err(lowering.decline(Reason::FloatSumOnCpu { aggregate: shorten(&self.name) })),
+        }
+    }
+
+    fn is_double(&self, arg: &Arc<dyn PhysicalExpr>) -> bool {
+        arg.data_type(self.schema).is_ok_and(|ty| ty == DataType::Float64)
+    }
+
+    /// The argument of `CAST(x AS DOUBLE)`, which is how DataFusion plans averages of integers, and sums of singles.
+    fn as_double(
+        &self,
+        arg: &Arc<dyn PhysicalExpr>,
+        from: impl Fn(&DataType) -> bool,
+    ) -> Option<Arc<dyn PhysicalExpr>> {
         let cast = arg.downcast_ref::<CastExpr>()?;
-        let from = cast.expr().data_type(self.schema).ok()?;
-        (*cast.cast_type() == DataType::Float64 && from.is_integer()).then(|| Arc::clone(cast.expr()))
+        let is_from = from(&cast.expr().data_type(self.schema).ok()?);
+        (*cast.cast_type() == DataType::Float64 && is_from).then(|| Arc::clone(cast.expr()))
     }
 
     /// MIN or MAX; those of strings are found by their ranks.
@@ -188,15 +224,6 @@ impl Call<'_> {
             Ok(lowered)
         } else {
             Err(self.unsupported(lowering, "its result has another type than its argument"))
-        }
-    }
-
-    fn no_floats(&self, lowering: &mut Lowering, arg: &Arc<dyn PhysicalExpr>) -> Result<(), Declined> {
-        match arg.data_type(self.schema) {
-            Ok(ty) if ty.is_floating() => {
-                Err(self.unsupported(lowering, "sums and averages of floats are not offered yet"))
-            }
-            _ => Ok(()),
         }
     }
 

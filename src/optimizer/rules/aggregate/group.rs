@@ -84,7 +84,7 @@ fn lower(exec: &AggregateExec, context: &RuleContext<'_>) -> Result<Lowered, Vec
     let mut lowering = Lowering::new(exec.input().schema());
     let keys: Vec<_> = exec.group_expr().expr().iter().map(|(expr, _)| lowering.key(expr)).collect();
     let keys = keys.into_iter().collect::<Result<Vec<_>, Declined>>();
-    let functions = lower_functions(exec, &mut lowering);
+    let functions = lower_functions(exec, &mut lowering, context.options.float_sum);
     let outcome = keys.and_then(|keys| {
         let aggregates = functions?;
         no_float_sums(exec, &aggregates, &mut lowering)?;

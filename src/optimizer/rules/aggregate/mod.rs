@@ -13,8 +13,8 @@ use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::coop::CooperativeExec;
 use datafusion::physical_plan::repartition::RepartitionExec;
 
-use crate::config::Exchanges;
-use crate::kernels::reduce::{AggregateKind, AggregateSpec};
+use crate::config::{Exchanges, FloatSum};
+use crate::kernels::reduce::AggregateSpec;
 use crate::optimizer::expr::{Declined, Lowering};
 use crate::optimizer::reason::{Reason, shorten};
 use crate::optimizer::registry::{Proposal, RuleContext};
@@ -129,20 +129,24 @@ fn lower(
 ) -> Result<(Vec<AggregateSpec>, ParamTable), Vec<Reason>> {
     check_shape(exec)?;
     let mut lowering = Lowering::new(exec.input().schema());
-    let specs = lower_functions(exec, &mut lowering);
+    let specs = lower_functions(exec, &mut lowering, context.options.float_sum);
     let specs = specs.map(|specs| specs.into_iter().map(|spec| spec.0).collect());
     lowering.finish(context.caps, specs)
 }
 
 /// Lowers the functions of a node that reads raw rows, in order.
-fn lower_functions(exec: &AggregateExec, lowering: &mut Lowering) -> Result<Vec<Spec>, Declined> {
+fn lower_functions(
+    exec: &AggregateExec,
+    lowering: &mut Lowering,
+    float_sum: FloatSum,
+) -> Result<Vec<Spec>, Declined> {
     let schema = exec.input().schema();
     let specs: Vec<_> = exec
         .aggr_expr()
         .iter()
         .zip(exec.filter_expr())
         .map(|(aggregate, filter)| {
-            let call = Call { aggregate, name: name(aggregate), schema: &schema };
+            let call = Call { aggregate, name: name(aggregate), schema: &schema, float_sum };
             // Both parts, so that every reason is found.
             let filter = filter.as_ref().map(|filter| lowering.boolean(filter)).transpose();
             let spec = call.lower(lowering);
@@ -156,7 +160,7 @@ fn lower_functions(exec: &AggregateExec, lowering: &mut Lowering) -> Result<Vec<
 fn rounded_states(exec: &AggregateExec, aggregates: &[AggregateSpec]) -> Vec<Reason> {
     let named = exec.aggr_expr().iter().zip(aggregates);
     named
-        .filter(|(_, spec)| spec.kind == AggregateKind::SumAsFloat64)
+        .filter(|(_, spec)| spec.kind.is_rounded())
         .map(|(aggregate, _)| Reason::RoundedState { aggregate: shorten(&name(aggregate)) })
         .collect()
 }

@@ -12,6 +12,7 @@ use std::sync::{Arc, LazyLock};
 use arrow::array::{Array, ArrayRef, AsArray, LargeBinaryBuilder, UInt64Array};
 use arrow::datatypes::{DataType, Field, FieldRef, Float64Type, SchemaRef, UInt64Type};
 use datafusion::common::{Result, ScalarValue, internal_err};
+use datafusion::functions_aggregate::average::Avg;
 use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
 use datafusion::logical_expr::utils::{AggregateOrderSensitivity, format_state_name};
 use datafusion::logical_expr::{
@@ -33,6 +34,11 @@ pub(crate) enum Finish {
 }
 
 impl Finish {
+    /// That of DataFusion's SUM or AVG.
+    pub(crate) fn of(function: &AggregateFunctionExpr) -> Self {
+        if function.fun().inner().is::<Avg>() { Finish::Average } else { Finish::Sum }
+    }
+
     /// The value over `count` summands; NULL without any.
     pub(crate) fn value(self, count: u64, sum: &ExactSum) -> Option<f64> {
         (count > 0).then(|| match self {
