@@ -16,7 +16,7 @@ use datafusion::prelude::{ParquetReadOptions, SessionConfig, SessionContext};
 use tempfile::TempDir;
 
 use super::*;
-use crate::config::Exchanges;
+use crate::config::{Exchanges, FloatSum};
 use crate::error::GpuError;
 use crate::physical_plan::GpuExec;
 

@@ -13,7 +13,7 @@ use datafusion::parquet::arrow::ArrowWriter;
 use datafusion::parquet::file::properties::WriterProperties;
 use datafusion::physical_plan::{ExecutionPlan, collect, displayable};
 use datafusion::prelude::{ParquetReadOptions, SessionConfig, SessionContext};
-use datafusion_wgpu::memory::{AdapterSelector, GpuDevice, GpuRuntime};
+use datafusion_wgpu::memory::{AdapterSelector, DeviceCaps, GpuDevice, GpuRuntime};
 use datafusion_wgpu::register_gpu_runtime;
 
 pub type TestResult<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
@@ -53,6 +53,14 @@ impl Gpu {
     pub async fn guarded(partitions: usize) -> TestResult<Self> {
         let device = GpuRuntime::new().select(&any_adapter())?;
         Self::over(GpuRuntime::over(device.with_guards()), partitions).await
+    }
+
+    /// The same over an adapter that can do less.
+    pub async fn lowered(partitions: usize, lower: impl FnOnce(&mut DeviceCaps)) -> TestResult<Self> {
+        let device = GpuRuntime::new().select(&any_adapter())?;
+        let mut caps = device.caps().as_ref().clone();
+        lower(&mut caps);
+        Self::over(GpuRuntime::over(device.with_caps(caps)), partitions).await
     }
 
     async fn over(runtime: Arc<GpuRuntime>, partitions: usize) -> TestResult<Self> {

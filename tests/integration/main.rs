@@ -12,6 +12,7 @@ mod doctor;
 mod errors;
 mod fallback;
 mod faults;
+mod float_sums;
 mod functions;
 #[cfg(feature = "harness")]
 mod fuzz;

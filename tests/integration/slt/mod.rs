@@ -47,6 +47,7 @@ slt_files!(
     filter,
     filter_clause,
     float_arithmetic,
+    float_sums,
     floats,
     group_by,
     in_between,
