@@ -92,8 +92,8 @@ pub(super) fn check_case(
     otherwise: Option<&Arc<Expr>>,
     ty: ValueType,
 ) -> Result<(), String> {
-    if branches.is_empty() {
-        return Err("CASE without WHEN".to_owned());
+    if branches.is_empty() || ty == ValueType::Opaque {
+        return Err(format!("CASE of {ty:?} with {} WHEN", branches.len()));
     }
     if let Some((when, _)) = branches.iter().find(|(when, _)| when.value_type() != ValueType::Boolean) {
         return Err(format!("WHEN of type {:?}", when.value_type()));

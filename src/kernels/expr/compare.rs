@@ -19,7 +19,7 @@ impl Emitter<'_> {
             (ValueType::Decimal { scale: a, .. }, ValueType::Decimal { scale: b, .. }) => a == b,
             (a, b) => a == b,
         };
-        if !same {
+        if !same || l.ty == ValueType::Opaque {
             return Err(GpuError::Internal(format!("comparison of {:?} with {:?}", l.ty, r.ty)));
         }
         Ok(match l.ty {

@@ -57,7 +57,7 @@ impl IntegerFn {
     pub fn check(self, args: &[ValueType], ty: ValueType) -> Result<(), String> {
         let known = match (self, args) {
             (IntegerFn::Greatest | IntegerFn::Least, [_, _, ..]) => {
-                ty != ValueType::Null && args.iter().all(|arg| *arg == ty)
+                !matches!(ty, ValueType::Null | ValueType::Opaque) && args.iter().all(|arg| *arg == ty)
             }
             (IntegerFn::Convert { .. }, [from]) => {
                 let either = |ty| is_integer(ty) || ty == ValueType::Boolean;

@@ -305,8 +305,13 @@ pub(super) fn faults_of(children: &[&Node]) -> BTreeSet<String> {
 /// # Errors
 /// A phrase that names the operation and the types.
 pub fn check(expr: &Expr) -> Result<(), String> {
+    let opaque = |child: &&Arc<Expr>| child.value_type() == ValueType::Opaque;
+    let takes_opaque = matches!(expr, Expr::IsNull(_) | Expr::IsNotNull(_) | Expr::Lookup { .. });
     for child in expr.children() {
         check(child)?;
+    }
+    if let Some(child) = expr.children().into_iter().find(opaque).filter(|_| !takes_opaque) {
+        return Err(format!("{child:?}, of which only is known whether it is NULL, as an operand"));
     }
     match expr {
         Expr::Arith { op, left, right, ty } => {

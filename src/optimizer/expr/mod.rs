@@ -68,6 +68,8 @@ pub(crate) struct Lowering {
     reasons: Vec<Reason>,
     /// Equal subexpressions become one, with the same parameters, so that kernels compute them once.
     seen: HashMap<Arc<dyn PhysicalExpr>, Arc<Expr>>,
+    /// Look-ups of results that only the host holds, which have no value in a kernel.
+    hosted: HashMap<Arc<dyn PhysicalExpr>, Arc<Expr>>,
     columns: BTreeSet<usize>,
     outputs: usize,
     nodes: usize,
@@ -82,6 +84,7 @@ impl Lowering {
             params: ParamTable::default(),
             reasons: vec![],
             seen: HashMap::new(),
+            hosted: HashMap::new(),
             columns: BTreeSet::new(),
             outputs: 0,
             nodes: 0,

@@ -90,14 +90,15 @@ impl Lowering {
         if expr.is::<Column>() {
             return None;
         }
-        if let Some(known) = self.seen.get(expr) {
+        if let Some(known) = self.hosted.get(expr).or_else(|| self.seen.get(expr)) {
             return matches!(known.as_ref(), Expr::Lookup { .. }).then(|| Arc::clone(known));
         }
         let column = self.string_column(expr)?;
         let data_type = expr.data_type(&self.schema).ok()?;
         let ty = ValueType::from_arrow(&data_type).filter(|ty| *ty != ValueType::Null);
         let lookup = self.table(expr, column, data_type, ty.unwrap_or(ValueType::Opaque)).ok()?;
-        self.seen.insert(Arc::clone(expr), Arc::clone(&lookup));
+        let known = if ty.is_some() { &mut self.seen } else { &mut self.hosted };
+        known.insert(Arc::clone(expr), Arc::clone(&lookup));
         Some(lookup)
     }
 

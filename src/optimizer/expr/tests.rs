@@ -11,6 +11,7 @@ use super::*;
 use crate::kernels::expr::{ArithOp, CompareOp, Function, IntegerFn};
 
 mod float;
+mod lookups;
 
 fn schema() -> SchemaRef {
     let fields = [
