@@ -205,7 +205,8 @@ impl Emitter<'_> {
         let valid = self.all(&[x.valid.as_deref(), chosen.as_deref()]);
         let mut node = x.clone();
         (node.value, node.valid) = (value, valid);
-        node.constant = x.constant && y.constant;
+        // As Expr::may_be_scalar has it.
+        node.constant = x.constant;
         node.faults = faults_of(&[x, y]);
         node
     }

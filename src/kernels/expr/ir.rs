@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use arrow::datatypes::{DataType, TimeUnit};
 
+use super::float::FloatFn;
 use super::function::Function;
 
 /// Logical type of an expression's value. Decimals carry precision and scale, since both shape arithmetic.
@@ -452,6 +453,10 @@ impl Expr {
                         .map(|(_, then)| then)
                         .chain(otherwise)
                         .any(|value| value.may_be_scalar())
+            }
+            // A single first operand that is not NaN is the result for all rows.
+            Expr::Call { function: Function::Float(FloatFn::Nanvl), args, .. } => {
+                args.first().is_some_and(|first| first.may_be_scalar())
             }
             _ => self.children().into_iter().all(|child| child.may_be_scalar()),
         }

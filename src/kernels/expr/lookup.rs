@@ -91,6 +91,7 @@ impl Emitter<'_> {
         if fallible {
             faults.insert(self.name(&format!("({flags} & {POISON}u) != 0u")));
         }
-        Ok(Node { value, valid, ty, class, bits: bits(ty), constant: false, faults })
+        // As Expr::may_be_scalar has it: the function may hold a CASE.
+        Ok(Node { value, valid, ty, class, bits: bits(ty), constant: true, faults })
     }
 }

@@ -23,7 +23,13 @@ pub enum TemporalFn {
         safe: bool,
     },
     /// `date_trunc` of a timestamp or a time. Where DataFusion truncates in nanoseconds, faults beyond their range.
-    Trunc(Granularity),
+    Trunc {
+        /// What is truncated to.
+        to: Granularity,
+        /// Whether DataFusion may have the operand as one value for all rows. It truncates such a timestamp always in nanoseconds,
+        /// and to parts of a second toward zero: where that makes a difference, the CPU decides.
+        single: bool,
+    },
     /// `date_part`: `Int32`, or `Int64` for nanoseconds; NULL outside the calendar and outside the day.
     Part(Part),
     /// `date_bin`: a timestamp or time, the stride in nanoseconds (positive), the origin in nanoseconds since the epoch or
@@ -145,7 +151,12 @@ impl Granularity {
         }
     }
 
-    /// Whether DataFusion truncates timestamps of this zone in nanoseconds, and raises where they don't reach.
+    /// Whether it is a part of a second.
+    pub(crate) fn of_second(self) -> bool {
+        matches!(self, Granularity::Microsecond | Granularity::Millisecond)
+    }
+
+    /// Whether DataFusion truncates columns of timestamps of this zone in nanoseconds, and raises where they don't reach.
     pub(crate) fn in_nanos(self, zone: Zone) -> bool {
         match self {
             Granularity::Hour | Granularity::Day => zone != Zone::None,
@@ -161,7 +172,9 @@ impl TemporalFn {
             (TemporalFn::Cast { safe }, [from]) => {
                 cast_steps(*from, ty, safe).is_none_or(|steps| steps.iter().any(Step::may_fault))
             }
-            (TemporalFn::Trunc(to), [ValueType::Timestamp { zone, .. }]) => to.in_nanos(*zone),
+            (TemporalFn::Trunc { to, single }, [ValueType::Timestamp { zone, .. }]) => {
+                single || to.in_nanos(*zone)
+            }
             (TemporalFn::AddInterval { .. } | TemporalFn::AddSpan { .. }, _) => true,
             _ => false,
         }
@@ -175,8 +188,8 @@ impl TemporalFn {
         use ValueType::*;
         let ok = match (self, args) {
             (TemporalFn::Cast { safe }, [from]) => cast_steps(*from, ty, safe).is_some(),
-            (TemporalFn::Trunc(_), [from @ Timestamp { .. }]) => *from == ty,
-            (TemporalFn::Trunc(to), [from @ (Time32(_) | Time64(_))]) => {
+            (TemporalFn::Trunc { .. }, [from @ Timestamp { .. }]) => *from == ty,
+            (TemporalFn::Trunc { to, .. }, [from @ (Time32(_) | Time64(_))]) => {
                 *from == ty && to.nanos().is_some() && to != Granularity::Day
             }
             (TemporalFn::Part(part), [Date32 | Date64 | Timestamp { .. }]) => ty == part.result(),
@@ -222,7 +235,7 @@ impl Emitter<'_> {
                 let steps = cast_steps(e.ty, ty, safe).unwrap_or_default();
                 self.temporal_cast(e, &steps, &mut node);
             }
-            (TemporalFn::Trunc(to), [e]) => self.temporal_trunc(e, to, &mut node),
+            (TemporalFn::Trunc { to, single }, [e]) => self.temporal_trunc(e, to, single, &mut node),
             (TemporalFn::Part(part), [e]) => {
                 self.temporal_part(e, part, &mut node);
                 self.unbounded(&mut node);

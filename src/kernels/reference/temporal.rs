@@ -18,7 +18,7 @@ pub fn temporal(function: TemporalFn, args: &[(Scalar, ValueType)], ty: ValueTyp
     };
     match (function, values.as_slice()) {
         (TemporalFn::Cast { safe }, [v]) => cast(*v, &cast_steps(*from, ty, safe).ok_or(Fault)?),
-        (TemporalFn::Trunc(to), [v]) => trunc(*v, *from, to).map(Some),
+        (TemporalFn::Trunc { to, single }, [v]) => trunc(*v, *from, to, single).map(Some),
         (TemporalFn::Part(part), [v]) => Ok(part_of(*v, *from, part)),
         (TemporalFn::Bin, [v, stride, origin]) => Ok(bin(*v, *from, *stride, *origin)),
         (TemporalFn::BinMonths, [v, stride, origin]) => Ok(bin_months(*v, *from, *stride, *origin)),
@@ -112,13 +112,13 @@ fn days_of(year: i128, month: i128, day: i128) -> i128 {
     new_year(year) + (1..month).map(|month| month_days(year, month)).sum::<i128>() + day - 1
 }
 
-fn trunc(v: i128, ty: ValueType, to: Granularity) -> Result<i128, Fault> {
+fn trunc(v: i128, ty: ValueType, to: Granularity, single: bool) -> Result<i128, Fault> {
     let (scale, a_day) = (i128::from(scale_to_nanos(ty)), i128::from(per_day(ty)));
     let ValueType::Timestamp { zone, .. } = ty else {
         let units = i128::from(to.nanos().ok_or(Fault)?) / scale;
         return Ok(if units > 1 { v - v % units } else { v });
     };
-    if to.in_nanos(zone) {
+    if single || to.in_nanos(zone) {
         in_64(v * scale)?;
     }
     let days = v.div_euclid(a_day);
@@ -136,8 +136,11 @@ fn trunc(v: i128, ty: ValueType, to: Granularity) -> Result<i128, Fault> {
             days_of(year, month, 1) * a_day
         }
     };
-    if to.in_nanos(zone) {
+    if single || to.in_nanos(zone) {
         in_64(first * scale)?;
+    }
+    if single && to.of_second() && v < 0 && first != v {
+        return Err(Fault);
     }
     Ok(i128::from(first as i64))
 }

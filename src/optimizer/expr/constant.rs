@@ -30,6 +30,13 @@ pub(super) fn is_constant(expr: &Arc<dyn PhysicalExpr>, schema: &Schema) -> bool
         && (cannot_raise(expr, schema) || (!has_subquery(expr) && evaluates(expr)))
 }
 
+/// True for expressions that have one value for the whole execution, or raise: the CPU then decides for every batch.
+pub(super) fn is_invariant(expr: &Arc<dyn PhysicalExpr>) -> bool {
+    expr.is::<Literal>()
+        || expr.is::<ScalarSubqueryExpr>()
+        || is_composed(expr) && expr.children().into_iter().all(is_invariant)
+}
+
 /// True for an operation on constants that raises. DataFusion computes it once a batch, whichever of its rows count, and a kernel
 /// for the rows that count.
 pub(super) fn always_raises(expr: &Arc<dyn PhysicalExpr>, schema: &Schema) -> bool {

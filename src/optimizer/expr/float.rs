@@ -107,10 +107,6 @@ impl Lowering {
 
     fn nanvl(&mut self, expr: &Arc<dyn PhysicalExpr>, function: &ScalarFunctionExpr) -> Lowered {
         let [x, y] = function.args() else { return Err(self.unsupported(expr, "it takes two operands")) };
-        // DataFusion gives one value for all rows then, which other functions treat in other ways.
-        if constant::is_constant(x, &self.schema) {
-            return Err(self.unsupported(expr, "its first operand is constant"));
-        }
         let (x, y) = (self.lower(x), self.lower(y));
         let (x, y) = (x?, y?);
         let ty = x.value_type();

@@ -24,7 +24,7 @@ use crate::kernels::expr::{Expr, FloatFn, Function, TemporalFn, ValueType, Zone}
 use crate::optimizer::types::{holds_all_values, is_float, is_integer};
 
 use super::cast::Conversion;
-use super::{Lowered, Lowering};
+use super::{Lowered, Lowering, constant};
 
 #[cfg(test)]
 mod tests;
@@ -292,6 +292,14 @@ fn text(expr: &Arc<dyn PhysicalExpr>) -> Option<&str> {
     expr.downcast_ref::<Literal>()?.value().try_as_str().flatten()
 }
 
+/// A string literal of the types of which `date_part` takes its first argument.
+fn short_text(expr: &Arc<dyn PhysicalExpr>) -> Option<&str> {
+    match expr.downcast_ref::<Literal>()?.value() {
+        ScalarValue::Utf8(text) | ScalarValue::Utf8View(text) => text.as_deref(),
+        _ => None,
+    }
+}
+
 /// The name of a part without the quotes that DataFusion takes off.
 fn unquoted(name: &str) -> &str {
     let quoted = name.strip_prefix(['\'', '"']).and_then(|name| name.strip_suffix(['\'', '"']));
@@ -358,18 +366,21 @@ pub(super) fn function(
         return Some(lowering.date_bin(expr, function));
     }
     Some(match function.args() {
-        [name, value] if inner.is::<DatePartFunc>() && text(name).is_some_and(is_epoch) => {
+        [name, value] if inner.is::<DatePartFunc>() && short_text(name).is_some_and(is_epoch) => {
             lowering.epoch(expr, function, value)
         }
         [name, value] if inner.is::<DatePartFunc>() => {
-            let part = text(name).and_then(part);
+            let part = short_text(name).and_then(part);
             lowering
                 .of_value(expr, function, value, |value, ty| call(TemporalFn::Part(part?), vec![value], ty))
         }
+        [_, _] if inner.is::<DateTruncFunc>() && constant::is_invariant(expr) => lowering.parameter(expr),
         [name, value] if inner.is::<DateTruncFunc>() => {
             let to = text(name).and_then(granularity);
-            lowering
-                .of_value(expr, function, value, |value, ty| call(TemporalFn::Trunc(to?), vec![value], ty))
+            lowering.of_value(expr, function, value, |value, ty| {
+                let trunc = TemporalFn::Trunc { to: to?, single: value.may_be_scalar() };
+                call(trunc, vec![value], ty)
+            })
         }
         [value] if inner.is::<ToTimestampFunc>() => {
             lowering.of_value(expr, function, value, |value, ty| match value.value_type() {

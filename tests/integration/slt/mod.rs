@@ -58,6 +58,7 @@ slt_files!(
     parquet,
     projection,
     scalar_subquery,
+    single_values,
     strings,
     strings_dictionary,
     temporal,

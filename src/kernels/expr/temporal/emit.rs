@@ -119,23 +119,22 @@ impl Emitter<'_> {
 
     /// Days and time of day.
     fn instant(&mut self, e: &Node) -> Instant {
-        let (first, last) = (*CALENDAR.start(), *CALENDAR.end());
+        let (first_day, last_day) = (*CALENDAR.start(), *CALENDAR.end());
         if e.ty == ValueType::Date32 {
-            let inside = self.name(&format!("({0} >= ({first}i)) & ({0} <= {last}i)", e.value));
+            let inside = self.name(&format!("({0} >= ({first_day}i)) & ({0} <= {last_day}i)", e.value));
             return Instant { days: e.value.clone(), clock: "0li".to_owned(), inside: Some(inside) };
         }
         let day = per_day(e.ty);
         let whole = self.name(&format!("tm_floor({}, {day}li)", e.value));
-        let inside = calendar_bounds(day).map(|_| {
-            let (first, last) = (long(first), long(last));
-            self.name(&format!("({whole} >= {first}) & ({whole} <= {last})"))
+        let inside = calendar_bounds(day).is_some().then(|| {
+            self.name(&format!("({whole} >= {}) & ({whole} <= {})", long(first_day), long(last_day)))
         });
         let days = self.name(&low(&whole));
         let clock = self.name(&format!("{} - {whole} * {day}li", e.value));
         Instant { days, clock, inside }
     }
 
-    pub(super) fn temporal_trunc(&mut self, e: &Node, to: Granularity, node: &mut Node) {
+    pub(super) fn temporal_trunc(&mut self, e: &Node, to: Granularity, single: bool, node: &mut Node) {
         let scale = scale_to_nanos(e.ty);
         let zone = match e.ty {
             ValueType::Timestamp { zone, .. } => Some(zone),
@@ -152,10 +151,15 @@ impl Emitter<'_> {
             (Some(units), Some(_)) => self.name(&format!("{v} - tm_mod({v}, {units}li)")),
             (None, _) => self.first_day(e, to),
         };
-        if to.in_nanos(zone.unwrap_or(Zone::None)) {
+        let single = single && zone.is_some();
+        if single || to.in_nanos(zone.unwrap_or(Zone::None)) {
             let (min, max) = (long(i64::MIN / scale), long(i64::MAX / scale));
             let outside = format!("({v} < {min}) | ({v} > {max}) | ({0} < {min}) | ({0} > {v})", node.value);
             self.fault(node, &outside);
+        }
+        if single && to.of_second() && node.value != *v {
+            let other = format!("({v} < 0li) & ({} != {v})", node.value);
+            self.fault(node, &other);
         }
     }
 
