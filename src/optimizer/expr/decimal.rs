@@ -134,13 +134,14 @@ impl Lowering {
         self.call(expr, Function::Decimal(called), vec![value], ty)
     }
 
-    /// The constant second argument, 0 when there is none, or `Some(None)` for NULL. Places beyond 100 round as 100 do.
+    /// The constant second argument, 0 when there is none, or `Some(None)` for NULL. Scales reach from -128 to 127, of 38 digits
+    /// at most: places beyond 300 round as 300 do.
     fn places(&self, function: &ScalarFunctionExpr) -> Option<Option<i32>> {
         let Some(places) = function.args().get(1) else { return Some(Some(0)) };
         match constant::value(places, &self.schema)? {
-            ScalarValue::Int32(places) => Some(places.map(|places| places.clamp(-100, 100))),
+            ScalarValue::Int32(places) => Some(places.map(|places| places.clamp(-300, 300))),
             ScalarValue::Int64(places) => {
-                Some(places.and_then(|places| i32::try_from(places.clamp(-100, 100)).ok()))
+                Some(places.and_then(|places| i32::try_from(places.clamp(-300, 300)).ok()))
             }
             _ => None,
         }

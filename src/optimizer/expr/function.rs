@@ -31,6 +31,7 @@ impl Lowering {
         let why = format!("the function {} has no GPU counterpart", function.name());
         Err(self.unsupported(expr, &why))
     }
+
     /// A call of a function, if the kernels have it for these types.
     pub(super) fn call(
         &mut self,

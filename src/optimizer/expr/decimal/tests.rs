@@ -25,6 +25,7 @@ fn fields() -> Vec<(&'static str, DataType)> {
         ("t", DataType::Decimal128(38, 38)),
         ("d32", DataType::Decimal32(9, 3)),
         ("d64", DataType::Decimal64(18, 4)),
+        ("low", DataType::Decimal128(5, -100)),
         ("i8", DataType::Int8),
         ("i64", DataType::Int64),
         ("u64", DataType::UInt64),
@@ -240,6 +241,9 @@ fn functions_of_decimals() {
         }
     }
     expressions.push("round(a + b, 3)".to_owned());
+    for places in [-99, -101, -103, -120, -400, 0, 400] {
+        expressions.extend([format!("round(low, {places})"), format!("trunc(low, {places})")]);
+    }
     let expressions: Vec<&str> = expressions.iter().map(String::as_str).collect();
     let (good, errors) = all_agree(&expressions);
     assert!(good > 10_000 && errors > 100, "{good} values, {errors} errors");
@@ -289,7 +293,7 @@ fn casts_of_decimals() {
 fn casts_to_narrow_decimals() {
     let targets = [DataType::Decimal32(7, 1), DataType::Decimal32(9, 6), DataType::Decimal64(16, 5)];
     let (mut good, mut errors) = (0, 0);
-    for (name, _) in fields() {
+    for (name, _) in fields().into_iter().filter(|(name, _)| *name != "low") {
         for to in &targets {
             let column = col(name, &schema()).unwrap();
             let options = [Some(CastOptions { safe: true, ..Default::default() }), None];
