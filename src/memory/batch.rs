@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use crate::error::{GpuError, GpuResult};
 use crate::kernels::expr::{Expr, Scalar, ValueType};
 
-use super::column::{DeviceColumn, DeviceTables};
+use super::column::{ColumnRepr, DeviceColumn, DeviceTables};
 use super::dictionary::{self, Dictionary};
 use super::launch::LaunchScope;
 use super::lookup::{self, Table, TableSpec};
@@ -101,7 +101,14 @@ impl SourceBatch {
     ) -> GpuResult<Vec<Option<DeviceColumn>>> {
         let missing: Vec<usize> = {
             let device = self.device.lock();
-            columns.iter().copied().filter(|index| !device.contains_key(index)).collect()
+            let usable = |index: &usize| {
+                // Which rows are not NULL is not enough any more once they have codes.
+                let outdated = |column: &DeviceColumn| {
+                    column.repr == ColumnRepr::Presence && self.dictionary(*index).is_some()
+                };
+                device.get(index).is_some_and(|column| !outdated(column))
+            };
+            columns.iter().copied().filter(|index| !usable(index)).collect()
         };
         if !missing.is_empty() {
             let columns = missing.iter().map(|index| self.uploaded(*index)).collect::<GpuResult<Vec<_>>>()?;
@@ -171,10 +178,18 @@ impl SourceBatch {
         slice
     }
 
-    /// The rows of this source and then those of `next`; nothing is on the device.
+    /// The rows of this source and then those of `next`, with their codes where both have them of the same dictionary; nothing
+    /// is on the device.
     fn join(&self, next: &SourceBatch) -> SourceBatch {
         let host = self.host.iter().chain(&next.host).cloned().collect();
-        Self::new(Arc::clone(&self.schema), host)
+        let joined = Self::new(Arc::clone(&self.schema), host);
+        let (first, second) = (self.dictionaries.lock().clone(), next.dictionaries.lock().clone());
+        let both = first.iter().filter_map(|(index, known)| {
+            let all = second.get(index).and_then(|next| known.join(next))?;
+            Some((*index, Arc::new(all)))
+        });
+        *joined.dictionaries.lock() = both.collect();
+        joined
     }
 }
 
@@ -232,10 +247,16 @@ impl GpuBatch {
         Some((over(first), over(second)))
     }
 
-    /// The same selection and columns over the rows of this batch and then those of `next`, the other part of a split.
-    pub fn join(self, next: &GpuBatch) -> GpuBatch {
+    /// The same selection and columns over the rows of this batch and then those of `next`, the other part of a split. Tables stay
+    /// where the rows keep their codes.
+    pub fn join(mut self, next: &GpuBatch) -> GpuBatch {
         let source = self.source.join(&next.source);
-        Self { source: Arc::new(source), ..self }
+        let tables = std::mem::take(&mut self.ready).into_iter();
+        let keeps = |number: &usize| {
+            self.table_column(*number).is_some_and(|column| source.dictionary(column).is_some())
+        };
+        let ready = tables.filter(|(number, _)| keeps(number)).collect();
+        Self { source: Arc::new(source), ready, ..self }
     }
 
     /// The columns, in order.

@@ -62,6 +62,12 @@ impl Dictionary {
         &self.values
     }
 
+    /// The rows of this and then those of `next`; `None` where they are not parts of one dictionary.
+    pub(crate) fn join(&self, next: &Self) -> Option<Self> {
+        let codes = self.codes.iter().chain(&next.codes).cloned().collect();
+        Arc::ptr_eq(&self.values, &next.values).then(|| Self { codes, values: Arc::clone(&self.values) })
+    }
+
     /// The same values for some of the rows, which are cut where `batches`, ranges of host batch and row, say.
     pub(crate) fn slice(&self, batches: &[(usize, Range<usize>)]) -> Self {
         let cut = |(batch, rows): &(usize, Range<usize>)| {

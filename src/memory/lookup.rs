@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef};
 use arrow::buffer::BooleanBuffer;
-use arrow::compute::concat;
+use arrow::compute::{cast, concat, take};
+use arrow::datatypes::DataType;
+use arrow::error::ArrowError;
 
 use crate::error::{GpuError, GpuResult};
 
@@ -51,7 +53,7 @@ pub trait ValueFunction: Any + Debug + Send + Sync {
 /// Results of a function, one a value.
 #[derive(Debug, Clone)]
 pub struct Results {
-    /// Results of the function's own Arrow type.
+    /// Results of the function's own Arrow type; plain ones where that is a dictionary with too few keys for all of them.
     pub values: ArrayRef,
     /// Set where the function raised; absent where it never did.
     pub poison: Option<BooleanBuffer>,
@@ -73,7 +75,16 @@ impl Results {
         }
         let arrays: Vec<&dyn Array> = parts.iter().map(|part| part.values.as_ref()).collect();
         let values =
-            concat(&arrays).map_err(|error| GpuError::Internal(format!("results of a function: {error}")))?;
+            concat(&arrays).or_else(|error| match parts.first().map(|part| part.values.data_type()) {
+                // All together have more distinct values than the dictionary's type has keys.
+                Some(DataType::Dictionary(_, plain)) => {
+                    let unpacked = arrays.iter().map(|array| cast(*array, plain));
+                    let unpacked = unpacked.collect::<Result<Vec<_>, _>>()?;
+                    concat(&unpacked.iter().map(AsRef::as_ref).collect::<Vec<_>>())
+                }
+                _ => Err(error),
+            });
+        let values = values.map_err(|error| GpuError::Internal(format!("results of a function: {error}")))?;
         let poison = parts.iter().any(|part| part.poison.is_some()).then(|| {
             parts.iter().flat_map(|part| (0..part.values.len()).map(|at| part.is_poisoned(at))).collect()
         });
@@ -103,6 +114,17 @@ pub struct Table {
     pub values_at: usize,
     /// A function that was not expected to raise did: no kernel looks for the poison.
     pub raised: bool,
+}
+
+impl Table {
+    /// The results by `codes`, as arrays of `data_type`, which is the function's own.
+    ///
+    /// # Errors
+    /// Codes that the table does not have, and results that do not fit a dictionary's keys.
+    pub fn take(&self, codes: &dyn Array, data_type: &DataType) -> Result<ArrayRef, ArrowError> {
+        let taken = take(&self.results.values, codes, None)?;
+        if taken.data_type() == data_type { Ok(taken) } else { cast(&taken, data_type) }
+    }
 }
 
 /// The table of `function` over the values of `input`, or over a dictionary's chunks.
@@ -153,8 +175,46 @@ pub(crate) async fn blocking<T: Send + 'static>(
     match tokio::runtime::Handle::try_current() {
         Ok(runtime) => match runtime.spawn_blocking(work).await {
             Ok(done) => done,
-            Err(error) => Err(GpuError::Internal(format!("encoding strings failed: {error}"))),
+            Err(error) => Err(GpuError::Internal(format!("a task of the blocking pool failed: {error}"))),
         },
         Err(_) => work(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{AsArray, DictionaryArray, UInt32Array};
+    use arrow::datatypes::Int8Type;
+
+    use super::*;
+
+    fn part(first: usize) -> Results {
+        let words = (first..first + 100).map(|at| format!("w{at}")).collect::<Vec<_>>();
+        let array: DictionaryArray<Int8Type> = words.iter().map(|word| Some(word.as_str())).collect();
+        Results { values: Arc::new(array), poison: None }
+    }
+
+    /// Chunks of a batch have dictionaries that fit their keys, all together have not.
+    #[test]
+    fn results_with_few_keys_are_unpacked() {
+        let results = Results::concat(&[part(0), part(100), part(200)]).unwrap();
+        assert_eq!(results.values.len(), 300);
+        let data_type = part(0).values.data_type().clone();
+        assert_ne!(results.values.data_type(), &data_type);
+        let table = Table { results, words: vec![], values_at: 0, raised: false };
+        let codes = UInt32Array::from(vec![299, 0, 299, 150]);
+        let taken = table.take(&codes, &data_type).unwrap();
+        assert_eq!(taken.data_type(), &data_type);
+        let plain = cast(&taken, &DataType::Utf8).unwrap();
+        let words: Vec<_> = plain.as_string::<i32>().iter().flatten().collect();
+        assert_eq!(words, ["w299", "w0", "w299", "w150"]);
+        let all = UInt32Array::from_iter_values(0..300);
+        assert!(table.take(&all, &data_type).is_err(), "no such array exists");
+    }
+
+    #[test]
+    fn results_that_fit_stay_packed() {
+        let results = Results::concat(&[part(0), part(0)]).unwrap();
+        assert_eq!(results.values.data_type(), part(0).values.data_type());
     }
 }

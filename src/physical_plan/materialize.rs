@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, RecordBatch, RecordBatchOptions, UInt32Array};
-use arrow::compute::{BatchCoalescer, FilterBuilder, filter, take};
+use arrow::compute::{BatchCoalescer, FilterBuilder, filter};
 use arrow::datatypes::{SchemaRef, UInt32Type};
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::{DataFusionError, Result};
@@ -351,7 +351,8 @@ fn assemble(batch: &GpuBatch, selected: &SelectResult, schema: &SchemaRef) -> Re
         let columns = batch
             .columns()
             .iter()
-            .map(|column| -> Result<ArrayRef> {
+            .zip(schema.fields())
+            .map(|(column, field)| -> Result<ArrayRef> {
                 match column {
                     LazyColumn::Source(index) => {
                         let array = host.column(*index);
@@ -362,7 +363,7 @@ fn assemble(batch: &GpuBatch, selected: &SelectResult, schema: &SchemaRef) -> Re
                     }
                     LazyColumn::Computed(expr) if let Expr::Lookup { table, .. } = expr.as_ref() => {
                         let (table, codes) = codes_of(batch, selected, *table, at, first)?;
-                        Ok(take(&table.results.values, &codes, None)?)
+                        Ok(table.take(&codes, field.data_type())?)
                     }
                     LazyColumn::Computed(_) => computed
                         .next()

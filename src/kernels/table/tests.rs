@@ -8,7 +8,7 @@ use arrow::compute::take;
 use arrow::datatypes::{DataType, Field, Schema};
 
 use super::*;
-use crate::kernels::expr::{CompareOp, Expr};
+use crate::kernels::expr::{CompareOp, Expr, IntegerFn, check};
 use crate::kernels::program::{ColumnShape, Program, Segment, columns_of, tables_of};
 use crate::kernels::select::{select, select_shaders};
 use crate::kernels::testkit::*;
@@ -217,6 +217,102 @@ async fn halves_keep_their_codes() {
         at += rows;
     }
     assert_eq!(at, 999);
+}
+
+/// Parts that are put together again keep tables and codes where these belong together, and nothing else.
+#[tokio::test]
+async fn joined_parts_keep_what_fits() {
+    let mut rng = Rng::new(75);
+    let scope = scope(&device());
+    let (source, entries) = source(999, 20, &[100, 300, 800], &mut rng);
+    let mut batch = GpuBatch::new(Arc::new(source));
+    let functions = functions(&[ValueType::Int64], 0, &mut rng);
+    let table = batch.add_table(0, &functions[0]).expect("table");
+    let outputs = [lookup(table, ValueType::Int64, false)];
+    let given: &dyn std::any::Any = functions[0].as_ref();
+    let expected =
+        take(&given.downcast_ref::<Given>().expect("given").results, &entries, None).expect("take");
+    batch.prepare(&BTreeSet::from([table])).await.expect("tables");
+    let (first, second) = batch.split().expect("halves");
+    let rows = first.source().rows();
+    let (second, third) = second.split().expect("quarters");
+    let mut joined = second.join(&third);
+    assert!(joined.table(table).is_some());
+    // Not prepared again: what is there must do.
+    let segment = on_device(&scope, &mut joined, &outputs).await;
+    let results = select(&scope, &Program::default(), &outputs, &[segment]).await.expect("select");
+    assert_eq!(&results[0].outputs[0], &expected.slice(rows, 999 - rows));
+
+    // Each has a dictionary of its own, in which other values come first.
+    let apart = |part: &GpuBatch| {
+        let source = SourceBatch::new(Arc::clone(part.source().schema()), part.source().host().to_vec());
+        let mut batch = GpuBatch::new(Arc::new(source));
+        batch.add_table(0, &functions[0]).expect("table");
+        batch
+    };
+    let (mut one, mut other) = (apart(&joined), apart(&first));
+    for part in [&mut one, &mut other] {
+        part.prepare(&BTreeSet::from([table])).await.expect("tables");
+    }
+    let mut joined = one.join(&other);
+    assert!(joined.table(table).is_none() && joined.source().dictionary(0).is_none());
+    let segment = on_device(&scope, &mut joined, &outputs).await;
+    let results = select(&scope, &Program::default(), &outputs, &[segment]).await.expect("select");
+    let (front, back) = (expected.slice(rows, 999 - rows), expected.slice(0, rows));
+    let expected = arrow::compute::concat(&[front.as_ref(), back.as_ref()]).expect("rows");
+    assert_eq!(&results[0].outputs[0], &expected);
+}
+
+/// A column of which only is on the device which rows are NULL is uploaded again as codes.
+#[tokio::test]
+async fn codes_take_the_place_of_a_presence() {
+    let mut rng = Rng::new(76);
+    let scope = scope(&device());
+    let (source, entries) = source(500, 30, &[], &mut rng);
+    let mut batch = GpuBatch::new(Arc::new(source));
+    let bare = [col(0, ValueType::Opaque)];
+    let segment = on_device(&scope, &mut batch, &bare).await;
+    assert_eq!(segment.column(0).expect("column").repr, crate::memory::ColumnRepr::Presence);
+    let functions = functions(&[ValueType::Int32], 0, &mut rng);
+    let table = batch.add_table(0, &functions[0]).expect("table");
+    let outputs = [lookup(table, ValueType::Int32, false)];
+    let segment = on_device(&scope, &mut batch, &outputs).await;
+    let results = select(&scope, &Program::default(), &outputs, &[segment]).await.expect("select");
+    let given: &dyn std::any::Any = functions[0].as_ref();
+    let given = given.downcast_ref::<Given>().expect("given");
+    assert_eq!(&results[0].outputs[0], &take(&given.results, &entries, None).expect("take"));
+}
+
+/// Results that only the host holds have no value in a kernel that could be compared or chosen.
+#[test]
+fn results_of_the_host_have_no_value() {
+    let opaque = |table| lookup(table, ValueType::Opaque, false);
+    let present = || Arc::new(Expr::IsNotNull(opaque(0)));
+    let ty = ValueType::Opaque;
+    let wrong = [
+        cmp(CompareOp::Eq, opaque(0), opaque(1)),
+        cmp(CompareOp::Lt, col(0, ty), col(0, ty)),
+        Arc::new(Expr::Distinct { negated: true, left: opaque(0), right: opaque(1) }),
+        Arc::new(Expr::InList { expr: opaque(0), list: vec![opaque(1)], negated: false }),
+        call(IntegerFn::Greatest, vec![opaque(0), opaque(1)], ty),
+        Arc::new(Expr::Case { branches: vec![(present(), opaque(0))], otherwise: None, ty }),
+    ];
+    let codes = ColumnShape {
+        index: 0,
+        ty,
+        repr: crate::memory::ColumnRepr::Codes,
+        nullable: false,
+        magnitude: crate::memory::MagnitudeBits(32),
+        packed: false,
+    };
+    let shaders = |expr: &Arc<Expr>| {
+        select_shaders(&DeviceCaps::for_tests(), &Program::default(), std::slice::from_ref(expr), &[codes])
+    };
+    for expr in wrong {
+        assert!(check(&expr).is_err() && shaders(&expr).is_err(), "{expr:?}");
+    }
+    let right: Arc<Expr> = present();
+    assert!(check(&right).is_ok() && shaders(&right).is_ok());
 }
 
 #[test]

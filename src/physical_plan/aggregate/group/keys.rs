@@ -186,7 +186,16 @@ impl BatchKeys {
         for (source, field) in self.sources.iter().zip(fields) {
             columns.push(match source {
                 Source::Array(key) => Arc::clone(array(*key)?),
-                Source::Text { key, text } => text.values(batch, array(*key)?)?,
+                Source::Text { key, text } => {
+                    let values = text.values(batch, array(*key)?)?;
+                    match values.data_type() == field.data_type() {
+                        true => values,
+                        // A dictionary with too few keys for the values of a batch.
+                        false => {
+                            cast(&values, field.data_type()).map_err(|error| internal(error.to_string()))?
+                        }
+                    }
+                }
                 Source::Constant(value) => {
                     value.to_array_of_size(groups).map_err(|error| internal(error.to_string()))?
                 }
