@@ -1,0 +1,329 @@
+//! Grouping on the device over resident rows, each case with its floor: the bytes that it cannot do without reading. Criterion divides them
+//! by the time; compare the rate with the adapter's bandwidth.
+//!
+//! `cargo bench --bench group_by`; `ROWS` (default 2^20) sets the rows of a case, of which TPC-H's has a quarter, `ADAPTER` the adapter, and
+//! an argument which cases run. Times are the device's own where it has timestamps (`kernel` in the name), else wall times of a launch
+//! and its waits. Before it is timed, each case groups its first rows, and the answer is compared with that of the CPU twin.
+//!
+//! | case | floor, bytes a row |
+//! |---|---|
+//! | TPC-H Q1: two dictionary-coded keys, 6 groups, a predicate, 8 aggregates over four decimals | 44 |
+//! | sum of i64 by an i32 key of 4, 64, 1,000 values: searched, and computed from the known range | 12 |
+//! | the same with 90 % of the rows in one of 10 million groups | 16 |
+//! | sum of i64 by an i64 key of as many values as a tenth of the rows, 10 million at most | 16 |
+
+use std::error::Error;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use arrow::array::{
+    ArrayRef, AsArray, Date32Array, Decimal128Array, Int32Array, Int64Array, RecordBatch, UInt32Array,
+};
+use arrow::datatypes::DataType;
+use criterion::measurement::WallTime;
+use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput};
+use datafusion_wgpu::error::{GpuError, GpuResult};
+use datafusion_wgpu::kernels::expr::{ArithOp, CompareOp, Expr, ValueType};
+use datafusion_wgpu::kernels::group_by::{GroupBy, GroupHint, GroupKey, GroupResult, KeyRange, group_by};
+use datafusion_wgpu::kernels::program::{Program, Segment};
+use datafusion_wgpu::kernels::reduce::{AggregateKind, AggregateSpec};
+use datafusion_wgpu::kernels::reference;
+use datafusion_wgpu::memory::column::{ColumnRepr, DeviceColumn};
+use datafusion_wgpu::memory::{AdapterSelector, GpuRuntime, LaunchScope, LaunchStats, MemoryScope, upload};
+
+const MONEY: ValueType = ValueType::Decimal { precision: 15, scale: 2 };
+/// Rows whose answer is compared with the twin's.
+const CHECKED: usize = 1 << 14;
+/// Rows that are uploaded at a time.
+const PART: usize = 1 << 22;
+
+/// A number that depends on the row and looks random.
+fn scramble(row: usize, salt: u64) -> u64 {
+    let z = (row as u64 ^ salt).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let z = (z ^ (z >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z ^ (z >> 32)
+}
+
+fn below(row: usize, salt: u64, span: u64) -> u64 {
+    ((u128::from(scramble(row, salt)) * u128::from(span)) >> 64) as u64
+}
+
+fn column(index: usize, ty: ValueType) -> Arc<Expr> {
+    Arc::new(Expr::Column { index, ty })
+}
+
+fn arith(op: ArithOp, left: Arc<Expr>, right: Arc<Expr>, ty: (u8, i8)) -> Arc<Expr> {
+    let ty = ValueType::Decimal { precision: ty.0, scale: ty.1 };
+    Arc::new(Expr::Arith { op, left, right, ty })
+}
+
+fn aggregate(kind: AggregateKind, arg: Arc<Expr>) -> AggregateSpec {
+    AggregateSpec { kind, arg: Some(arg), filter: None }
+}
+
+/// One case: rows by column, and what is done with them.
+struct Case {
+    name: String,
+    rows: usize,
+    /// Bytes a row.
+    floor: u64,
+    /// Array of some rows of a column.
+    columns: Vec<Column>,
+    program: Program,
+    by: GroupBy,
+    hint: GroupHint,
+}
+
+fn integers(make: impl Fn(usize) -> i32 + Send + Sync + 'static) -> Column {
+    Box::new(move |from, to| Ok(Arc::new(Int32Array::from_iter_values((from..to).map(&make)))))
+}
+
+fn longs(make: impl Fn(usize) -> i64 + Send + Sync + 'static) -> Column {
+    Box::new(move |from, to| Ok(Arc::new(Int64Array::from_iter_values((from..to).map(&make)))))
+}
+
+fn codes(make: impl Fn(usize) -> u32 + Send + Sync + 'static) -> Column {
+    Box::new(move |from, to| Ok(Arc::new(UInt32Array::from_iter_values((from..to).map(&make)))))
+}
+
+fn money(salt: u64, span: u64) -> Column {
+    Box::new(move |from, to| {
+        let values = (from..to).map(|row| i128::from(below(row, salt, span)));
+        Ok(Arc::new(Decimal128Array::from_iter_values(values).with_precision_and_scale(15, 2)?))
+    })
+}
+
+type Column = Box<dyn Fn(usize, usize) -> Result<ArrayRef, Box<dyn Error>> + Send + Sync>;
+
+/// TPC-H's pricing summary.
+fn q1(rows: usize) -> Case {
+    let [quantity, price, discount, tax] = [2, 3, 4, 5].map(|at| column(at, MONEY));
+    let one = Arc::new(Expr::Param { slot: 0, ty: ValueType::Decimal { precision: 1, scale: 0 } });
+    let less = arith(ArithOp::Sub, Arc::clone(&one) as Arc<Expr>, Arc::clone(&discount), (16, 2));
+    let more = arith(ArithOp::Add, one, tax, (16, 2));
+    let discounted = arith(ArithOp::Mul, Arc::clone(&price), less, (32, 4));
+    let charged = arith(ArithOp::Mul, Arc::clone(&discounted), more, (38, 6));
+    let sums = [&quantity, &price, &discounted, &charged, &quantity, &price, &discount];
+    let sums = sums.map(|arg| aggregate(AggregateKind::SumDecimal, Arc::clone(arg)));
+    let count = AggregateSpec { kind: AggregateKind::CountRows, arg: None, filter: None };
+    let day = column(6, ValueType::Date32);
+    let last = Arc::new(Expr::Param { slot: 1, ty: ValueType::Date32 });
+    let selection = Some(Arc::new(Expr::Compare { op: CompareOp::LtEq, left: day, right: last }));
+    let params =
+        vec![(ValueType::Decimal { precision: 1, scale: 0 }, Some(1)), (ValueType::Date32, Some(2466))];
+    let days: Column = Box::new(|from, to| {
+        Ok(Arc::new(Date32Array::from_iter_values((from..to).map(|row| below(row, 7, 2526) as i32))))
+    });
+    let range = |max| Some(KeyRange { min: 0, max });
+    Case {
+        name: "TPC-H Q1".to_owned(),
+        rows,
+        floor: 44,
+        columns: vec![
+            codes(|row| 1 + below(row, 1, 3) as u32),
+            codes(|row| 1 + below(row, 2, 2) as u32),
+            money(3, 5000),
+            money(4, 10_500_000),
+            money(5, 11),
+            money(6, 9),
+            days,
+        ],
+        program: Program { selection, params },
+        by: GroupBy {
+            keys: vec![GroupKey::Codes(0), GroupKey::Codes(1)],
+            aggregates: sums.into_iter().chain([count]).collect(),
+        },
+        hint: GroupHint { groups: None, ranges: vec![range(3), range(2)] },
+    }
+}
+
+/// Sum of an integer by a key of few values.
+fn few(rows: usize, groups: u64, ranged: bool) -> Case {
+    let range = KeyRange { min: 0, max: i128::from(groups) - 1 };
+    let how = if ranged { "range" } else { "searched" };
+    Case {
+        name: format!("sum by {groups} groups, {how}"),
+        rows,
+        floor: 12,
+        columns: vec![
+            integers(move |row| below(row, 11, groups) as i32),
+            longs(|row| scramble(row, 12) as i64 % 1_000_000),
+        ],
+        program: Program::default(),
+        by: GroupBy {
+            keys: vec![GroupKey::Value(column(0, ValueType::Int32))],
+            aggregates: vec![aggregate(AggregateKind::SumInt, column(1, ValueType::Int64))],
+        },
+        hint: match ranged {
+            true => GroupHint { groups: None, ranges: vec![Some(range)] },
+            false => GroupHint { groups: Some(groups as usize), ranges: vec![] },
+        },
+    }
+}
+
+/// Sum of an integer by a sparse key of many values, of which one may be hot.
+fn many(rows: usize, hot: u64) -> Case {
+    let groups = (rows as u64 / 10).clamp(1, 10_000_000);
+    let key = move |row: usize| {
+        if below(row, 13, 100) < hot { 0 } else { scramble(below(row, 14, groups) as usize, 15) as i64 }
+    };
+    let skew = if hot > 0 { format!(", {hot} % in one") } else { String::new() };
+    Case {
+        name: format!("sum by {groups} groups{skew}"),
+        rows,
+        floor: 16,
+        columns: vec![longs(key), longs(|row| scramble(row, 12) as i64 % 1_000_000)],
+        program: Program::default(),
+        by: GroupBy {
+            keys: vec![GroupKey::Value(column(0, ValueType::Int64))],
+            aggregates: vec![aggregate(AggregateKind::SumInt, column(1, ValueType::Int64))],
+        },
+        hint: GroupHint { groups: Some(groups as usize), ranges: vec![] },
+    }
+}
+
+/// The device, and who waits for it.
+struct Bench {
+    scope: LaunchScope,
+    tokio: tokio::runtime::Runtime,
+    timed: bool,
+}
+
+impl Bench {
+    fn new() -> Result<(Bench, String), Box<dyn Error>> {
+        let adapter = std::env::var("ADAPTER").unwrap_or_default();
+        let device = GpuRuntime::new().select(&AdapterSelector { adapter, allow_software: true })?;
+        let scope = LaunchScope {
+            context: device.context()?,
+            memory: MemoryScope::new(device.ledger(), "bench", u64::MAX),
+            stats: Arc::new(LaunchStats::default()),
+        };
+        let tokio = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        Ok((Bench { scope, tokio, timed: device.caps().timestamps }, device.caps().name.clone()))
+    }
+
+    /// All rows of one column on the device. Parts are made by several threads.
+    fn upload(&self, case: &Case, index: usize) -> Result<DeviceColumn, Box<dyn Error>> {
+        let starts: Vec<usize> = (0..case.rows).step_by(PART).collect();
+        let parts: Result<Vec<RecordBatch>, String> = std::thread::scope(|scope| {
+            let make = |from: usize| {
+                let column = &case.columns[index];
+                scope.spawn(move || {
+                    let array = column(from, (from + PART).min(case.rows)).map_err(|e| e.to_string())?;
+                    RecordBatch::try_from_iter([("column", array)]).map_err(|e| e.to_string())
+                })
+            };
+            let parts: Vec<_> = starts.into_iter().map(make).collect();
+            parts.into_iter().map(|part| part.join().map_err(|_| "a thread died".to_owned())?).collect()
+        });
+        let parts = parts?;
+        let columns = self.tokio.block_on(upload(&self.scope, &parts, &[0]))?;
+        let column = columns.into_iter().next().ok_or("nothing was uploaded")?;
+        let is_code = parts.first().is_some_and(|part| part.column(0).data_type() == &DataType::UInt32);
+        Ok(match is_code {
+            true => DeviceColumn { ty: ValueType::Opaque, repr: ColumnRepr::Codes, ..column },
+            false => column,
+        })
+    }
+
+    /// Times a case whose answer is right.
+    fn run(&self, group: &mut BenchmarkGroup<'_, WallTime>, case: &Case) -> Result<(), Box<dyn Error>> {
+        let columns = (0..case.columns.len()).map(|index| self.upload(case, index).map(Some));
+        let columns = columns.collect::<Result<Vec<_>, _>>()?;
+        let segment = Segment { columns, rows: case.rows, tables: Default::default() };
+        self.compare(case, &segment)?;
+        let work = || group_by(&self.scope, &case.program, &case.by, &segment, &case.hint);
+        let result = self.tokio.block_on(work())?;
+        eprintln!(
+            "{}: {} groups, {} after {} reruns",
+            case.name,
+            result.groups,
+            result.strategy.name(),
+            result.reruns
+        );
+        let unit = if self.timed { "kernel" } else { "wall" };
+        let (mut failed, mut times) = (None, vec![]);
+        let once = || -> GpuResult<Duration> {
+            let kernel = || self.scope.stats.kernel_ns.load(Ordering::Relaxed);
+            let (before, started) = (kernel(), Instant::now());
+            self.tokio.block_on(work())?;
+            let wall = started.elapsed();
+            Ok(if self.timed { Duration::from_nanos(kernel() - before) } else { wall })
+        };
+        group.throughput(Throughput::Bytes(case.rows as u64 * case.floor));
+        group.bench_function(BenchmarkId::new(format!("{}, {unit}", case.name), case.rows), |b| {
+            b.iter_custom(|count| {
+                let runs = (0..count).map(|_| once());
+                let sum = runs.filter_map(|run| run.map_err(|error| failed = Some(error)).ok());
+                // Criterion divides by it.
+                sum.inspect(|time| times.push(*time)).sum::<Duration>().max(Duration::from_nanos(1))
+            });
+        });
+        times.sort();
+        if let Some(median) = times.get(times.len() / 2) {
+            let rate = case.rows as f64 / median.as_secs_f64() / 1e9;
+            eprintln!("{}: {rate:.3} Grows/s, {:.1} GB/s", case.name, rate * case.floor as f64);
+        }
+        failed.map_or(Ok(()), |error| Err(error.into()))
+    }
+
+    /// Holds the first rows' groups against the twin's.
+    fn compare(&self, case: &Case, segment: &Segment) -> Result<(), Box<dyn Error>> {
+        let rows = CHECKED.min(case.rows);
+        let columns = case.columns.iter().map(|column| column(0, rows)).collect::<Result<Vec<_>, _>>()?;
+        let want = reference::group_by(&case.program, &case.by, &columns, rows)?;
+        let head = Segment { rows, ..segment.clone() };
+        let work = group_by(&self.scope, &case.program, &case.by, &head, &case.hint);
+        let got = self.tokio.block_on(work)?;
+        if sorted(&got)? != sorted(&want)? {
+            return Err(GpuError::Internal(format!("'{}' gives a wrong answer", case.name)).into());
+        }
+        Ok(())
+    }
+}
+
+/// Groups in the order of their keys, as text.
+fn sorted(result: &GroupResult) -> Result<Vec<String>, Box<dyn Error>> {
+    use datafusion_wgpu::kernels::group_by::StateValues;
+    let text = |array: &ArrayRef, row: usize| match array.data_type() {
+        DataType::Int32 => array.as_primitive::<arrow::datatypes::Int32Type>().value(row).to_string(),
+        DataType::Int64 => array.as_primitive::<arrow::datatypes::Int64Type>().value(row).to_string(),
+        DataType::UInt32 => array.as_primitive::<arrow::datatypes::UInt32Type>().value(row).to_string(),
+        _ => array.as_primitive::<arrow::datatypes::Decimal128Type>().value(row).to_string(),
+    };
+    let mut rows = vec![];
+    for group in 0..result.groups {
+        let mut row: Vec<String> = result.keys.iter().map(|key| text(key, group)).collect();
+        for state in &result.states {
+            row.push(state.counts.get(group).ok_or("a count is missing")?.to_string());
+            if let StateValues::Array(values) = &state.values {
+                row.push(text(values, group));
+            }
+        }
+        rows.push(row.join(" "));
+    }
+    rows.sort();
+    Ok(rows)
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let rows: usize = std::env::var("ROWS").ok().map_or(Ok(1 << 20), |rows| rows.parse())?;
+    let wanted: Vec<String> =
+        std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
+    let (bench, adapter) = Bench::new()?;
+    let mut criterion = Criterion::default().sample_size(10).configure_from_args();
+    let mut group = criterion.benchmark_group(adapter);
+    let mut cases = vec![q1(rows / 4)];
+    for ranged in [false, true] {
+        cases.extend([4, 64, 1000].map(|groups| few(rows, groups, ranged)));
+    }
+    cases.extend([many(rows, 0), many(rows, 90)]);
+    // Rows are made only for what is asked for.
+    for case in cases.iter().filter(|case| wanted.iter().all(|wanted| case.name.contains(wanted.as_str()))) {
+        bench.run(&mut group, case)?;
+    }
+    group.finish();
+    criterion.final_summary();
+    Ok(())
+}
