@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::error::GpuResult;
 use crate::kernels::expr::Expr;
 use crate::kernels::expr::widths::Class;
-use crate::kernels::shader::{ENTRY, Loads, WORKGROUP};
+use crate::kernels::shader::{ENTRY, Loads};
 
 use super::accumulate::{Accumulator, Fold, Memory, best_function, library};
 use super::keys::Keys;
@@ -43,6 +43,8 @@ pub(super) struct Body<'a> {
     pub stride: u32,
     /// Slots of a workgroup's table.
     pub local_slots: u32,
+    /// Invocations of a workgroup.
+    pub threads: u32,
     pub unroll: u32,
 }
 
@@ -54,7 +56,7 @@ impl Body<'_> {
 
     /// Where those of a workgroup lie: behind owner and, where slots are searched, tag.
     fn local(&self) -> Memory {
-        Memory::Local { head: local_head(self.mode), slots: self.local_slots }
+        Memory::Local { head: local_head(self.mode.local, self.keys), slots: self.local_slots }
     }
 
     /// Everything between the functions of rows and the entry point.
@@ -66,7 +68,7 @@ impl Body<'_> {
         });
         self.memory_functions(&mut text, self.table());
         if self.mode.local != Local::None {
-            let words = (local_head(self.mode)
+            let words = (local_head(self.mode.local, self.keys)
                 + self.accumulators.iter().map(|acc| acc.fold.words()).sum::<u32>())
                 * self.local_slots;
             let _ =
@@ -74,7 +76,7 @@ impl Body<'_> {
             self.memory_functions(&mut text, self.local());
             if self.mode.local == Local::Cache {
                 text.push_str("var<private> credit: u32;\n");
-                text.push_str(&find_local(self.local_slots));
+                text.push_str(&find_local(self.keys, self.local_slots));
             }
         }
         let _ = writeln!(text, "fn row(i: u32, live: bool{}) {{\n{}", loads.parameters()?, self.statements);
@@ -166,8 +168,8 @@ impl Body<'_> {
     /// The entry point. Loads of an iteration come first, so that they are in flight together; the loop ends early where the
     /// attempt has failed.
     pub fn entry(&self, loads: &Loads<'_>, param_loads: &str) -> String {
-        let tile = WORKGROUP * self.unroll;
-        let mut text = String::from(ENTRY);
+        let tile = self.threads * self.unroll;
+        let mut text = ENTRY.replace("(256)", &format!("({})", self.threads));
         text.push_str(&loads.masks());
         text.push_str(param_loads);
         text.push_str("    state = 0u;\n");
@@ -185,7 +187,7 @@ impl Body<'_> {
             let _ = writeln!(
                 text,
                 "        let i{u} = base + l + {}u;\n        let j{u} = min(i{u}, last);",
-                u * WORKGROUP
+                u * self.threads
             );
             text.push_str(&loads.statements(&format!("j{u}"), &format!("_{u}"), "        "));
         }
@@ -203,7 +205,7 @@ impl Body<'_> {
 
     /// Statements that move the workgroup's table into the table.
     fn flush(&self, failed: &str) -> String {
-        let slots = self.local_slots;
+        let (slots, threads) = (self.local_slots, self.threads);
         let mut text = String::from("    workgroupBarrier();\n");
         let computed = self.mode.local == Local::Direct;
         if computed {
@@ -211,7 +213,7 @@ impl Body<'_> {
             let _ = writeln!(
                 text,
                 "    for (var d = args[6] >> 1u; d > 0u; d >>= 1u) {{
-        for (var to = l; to < {slots}u; to += 256u) {{
+        for (var to = l; to < {slots}u; to += {threads}u) {{
             let other = to + d;
             if ((to & (args[6] - 1u)) < d && atomicLoad(&local[other]) != 0u) {{
                 atomicStore(&local[to], atomicLoad(&local[other]));
@@ -225,7 +227,7 @@ impl Body<'_> {
         let condition = if computed { " && (other & (args[6] - 1u)) == 0u" } else { "" };
         let _ = writeln!(
             text,
-            "    for (var other = l; other < {slots}u; other += 256u) {{
+            "    for (var other = l; other < {slots}u; other += {threads}u) {{
         if ({failed}) {{
             break;
         }}
@@ -255,7 +257,10 @@ pub(super) fn head(mode: Mode, keys: &Keys) -> u32 {
     }
 }
 
-/// Planes of a workgroup's table before its accumulators: owner, and where slots are searched tag.
-pub(super) fn local_head(mode: Mode) -> u32 {
-    if mode.local == Local::Cache { 2 } else { 1 }
+/// Planes of a workgroup's table before its accumulators: owner, and where slots are searched key or hash.
+pub(super) fn local_head(local: Local, keys: &Keys) -> u32 {
+    match local {
+        Local::Cache => 1 + (keys.local_words().len() as u32).max(1),
+        _ => 1,
+    }
 }

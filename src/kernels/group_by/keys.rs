@@ -155,14 +155,21 @@ impl Keys {
         if words.len() <= MOST_STORED { words } else { vec![] }
     }
 
+    /// Those that lie in a slot of a workgroup's table; none where they are many, and a hash lies there.
+    pub fn local_words(&self) -> Vec<String> {
+        let words = self.words();
+        if words.len() <= MOST_LOCAL { words } else { vec![] }
+    }
+
     /// 32-bit words of a key that go to the host.
     pub fn result_words(&self) -> u32 {
         self.fields.iter().map(|field| field.class.words() as u32).sum::<u32>() + self.flag_words
     }
 }
 
-/// Words of a key that a record holds at most.
+/// Words of a key that a record holds at most: in device memory, and in that of a workgroup.
 const MOST_STORED: usize = 8;
+const MOST_LOCAL: usize = 4;
 
 const HASH: &str = "}
 

@@ -16,8 +16,7 @@ use crate::memory::{BufferSlice, DeviceCaps, LaunchScope, Pipeline, download, do
 
 use super::finish::{Accumulated, Regions, TILE, TILE_COST, count_shader, result_words};
 use super::plan::{Kernel, Plan, status};
-use super::strategy::{Direct, Local, Mode};
-use super::table::LOCAL_TRIES;
+use super::strategy::{Direct, Local, Mode, Shared};
 use super::{FloatFlags, GroupBy, GroupHint, GroupResult, Strategy, exprs};
 
 /// Groups that a segment is taken to have when nothing is known.
@@ -263,24 +262,26 @@ impl<'a> Launch<'a> {
         }
     }
 
-    /// Rows' and slots' worth of searching that an invocation does in one step and at the end.
-    fn searches(&self) -> u32 {
-        self.plan.unroll + self.plan.choice.local_slots.div_ceil(WORKGROUP)
+    /// Slots of a workgroup's table that an invocation writes out.
+    fn flushed(&self) -> u32 {
+        let choice = &self.plan.choice;
+        choice.local_slots().div_ceil(choice.threads())
     }
 
     /// Slots that a row tries, and times that it fights for a group's best value, such that an invocation's loops keep to the
     /// adapter's budget.
     fn bounds(&self, last: bool) -> (u32, u32) {
-        let share = self.caps.loop_budget / (8 * self.searches() * (1 + 2 * self.plan.bests));
+        let searches = self.plan.unroll + self.flushed();
+        let share = self.caps.loop_budget / (8 * searches * (1 + 2 * self.plan.bests));
         let tries = if last { MAX_TRIES } else { TRIES };
         (tries.min(share).max(4), share.clamp(4, 1 << 16))
     }
 
     /// Loop iterations that adding so many rows or slots costs at most.
     fn cost(&self, rows: u32, tries: u32, fights: u32) -> u32 {
-        rows.saturating_mul(
-            1 + LOCAL_TRIES + tries.saturating_add(self.plan.bests.saturating_mul(2 * fights)),
-        )
+        let local = self.plan.choice.shared.map_or(0, |shared| shared.tries);
+        let fights = self.plan.bests.saturating_mul(2 * fights);
+        rows.saturating_mul(1 + local + tries.saturating_add(fights))
     }
 
     fn accumulate(
@@ -294,23 +295,24 @@ impl<'a> Launch<'a> {
     ) -> GpuResult<()> {
         let (tries, fights) = self.bounds(last);
         let choice = &self.plan.choice;
+        let shared = choice.shared.unwrap_or(Shared { slots: 0, copies: 1, threads: WORKGROUP, tries: 0 });
         let local = match choice.mode.local {
-            Local::Cache => ((choice.local_slots / choice.copies - 1) << 16) | choice.copies,
-            _ => choice.copies,
+            Local::Cache => ((shared.slots / shared.copies - 1) << 16) | shared.copies,
+            _ => shared.copies,
         };
-        let own = [self.segment.rows as u32, (table.slots - 1) as u32, tries, seed, fights, local];
+        let both = tries | (shared.tries << 16);
+        let own = [self.segment.rows as u32, (table.slots - 1) as u32, both, seed, fights, local];
         let args = self.arguments(&self.plan.accumulate, &own, choice.direct.as_ref())?;
         let pack = pack(self.scope, encoder, &self.plan.accumulate.columns, self.segment)?;
         let own: Vec<&BufferSlice> = pack.iter().chain([&table.records, &table.status]).collect();
         let group =
             bind(self.scope, &self.accumulate, &self.plan.accumulate.slots, self.segment, &args, &own)?;
-        let steps = (self.segment.rows as u32).div_ceil(WORKGROUP * self.plan.unroll);
+        let steps = (self.segment.rows as u32).div_ceil(choice.threads() * self.plan.unroll);
         // Copies of a slot join in as many phases as the number of copies has bits.
-        let phases = choice.copies.ilog2()
-            * (1 + choice.local_slots.div_ceil(WORKGROUP) * (1 + self.cost(1, 0, fights)));
-        let flush = self.cost(choice.local_slots.div_ceil(WORKGROUP), tries, fights);
+        let phases = shared.copies.ilog2() * (1 + self.flushed() * (1 + self.cost(1, 0, fights)));
+        let flush = self.cost(self.flushed(), tries, fights);
         let cost = 1 + self.cost(self.plan.unroll, tries, fights);
-        let fill = self.caps.reduce_workgroups;
+        let fill = (self.caps.reduce_workgroups * WORKGROUP / choice.threads()).max(1);
         let grid = plan_grid(steps, fill, cost, 8 + phases + flush, u32::MAX, &self.caps)?;
         let mut pass = timer.pass(encoder, "group_by");
         dispatch(self.scope, &mut pass, &self.accumulate, &group, grid);

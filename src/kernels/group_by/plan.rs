@@ -22,7 +22,8 @@ use super::{GroupBy, GroupHint, GroupKey, state_type};
 
 /// Buffers that a kernel binds beside arguments, columns and look-up tables, at most.
 pub(super) const OWN_BINDINGS: u32 = 4;
-/// Distinct nodes from which on fewer rows are in flight, for registers' and compilers' sake.
+/// Columns up to which four rows are in flight, and distinct nodes from which on fewer rows are in flight, for registers' and compilers' sake.
+const FEW_COLUMNS: usize = 4;
 const LARGE_PROGRAM: usize = 96;
 
 /// Bits of the status word.
@@ -97,7 +98,7 @@ impl Plan {
         let stride = stride(head(choice.mode, &parts.keys) + builder.words);
         let unroll = match (caps.device_type, builder.emitter.size()) {
             (AdapterKind::Software, _) => 1,
-            (_, 0..LARGE_PROGRAM) => caps.unroll.clamp(1, 4),
+            (_, 0..LARGE_PROGRAM) if columns.len() <= FEW_COLUMNS => caps.unroll.clamp(1, 4),
             _ => (caps.unroll / 2).clamp(1, 2),
         };
         let accumulate = builder.accumulate(program, by, &parts, &choice, stride, unroll)?;
@@ -413,7 +414,8 @@ impl<'a> Builder<'a> {
             updates: &self.updates,
             functions: &self.functions,
             stride,
-            local_slots: choice.local_slots,
+            local_slots: choice.local_slots(),
+            threads: choice.threads(),
             unroll,
         };
         let mut text = param_variables(&self.emitter);

@@ -2,8 +2,10 @@
 
 use crate::kernels::expr::ValueType;
 use crate::kernels::expr::widths::Class;
+use crate::kernels::shader::WORKGROUP;
 use crate::memory::DeviceCaps;
 
+use super::kernel::local_head;
 use super::keys::{KeyField, Keys};
 use super::{GroupHint, KeyRange};
 
@@ -47,29 +49,59 @@ pub(super) struct Direct {
     pub slots: u32,
 }
 
-/// Bytes of a workgroup's table: what lets several workgroups share a multiprocessor.
-const LOCAL_BYTES: u32 = 32 << 10;
+/// Sizes of workgroups' tables in bytes, and how many invocations share one: with these, shared memory is not what limits the
+/// invocations that a multiprocessor holds (of NVIDIA's, which gives 100 KiB for it and holds 2,048).
+const TIERS: [(u32, u32); 3] = [(11 << 10, 256), (22 << 10, 512), (46 << 10, 1024)];
 /// Fewest slots for which a workgroup's table is worth its while.
 const FEWEST_LOCAL: u32 = 64;
 /// Loop iterations of an invocation from which on it can afford to write such a table out.
 const FEWEST_ITERATIONS: u32 = 1 << 14;
 /// Most slots of a workgroup's table: all are written out.
 const MOST_LOCAL: u32 = 2048;
+/// Slots that a row tries in its workgroup's table: where the groups fit it, where their number is not known, and where they don't fit.
+const TRIES: [u32; 3] = [32, 8, 4];
 /// Most copies of a slot that are computed, and of one that is searched: each of those is written out.
 const MOST_COPIES: u32 = 32;
-const MOST_CACHE_COPIES: usize = 8;
+const MOST_CACHE_COPIES: u32 = 8;
+/// Slots where the number of groups is not known.
+const UNKNOWN_SLOTS: u32 = 512;
 /// Most slots that are computed from the keys.
 const MOST_DIRECT: u64 = 1 << 28;
 
-/// Slots, a power of two, of a workgroup's table whose records have so many words; `None` where they would be too few.
-pub(super) fn local_slots(words: u32, caps: &DeviceCaps) -> Option<u32> {
-    if caps.loop_budget < FEWEST_ITERATIONS {
-        return None;
+/// A workgroup's table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Shared {
+    /// Slots in all, a power of two.
+    pub slots: u32,
+    /// Copies of each slot, so that neighbours don't wait for each other.
+    pub copies: u32,
+    /// Invocations of the workgroup.
+    pub threads: u32,
+    /// Slots that a row tries.
+    pub tries: u32,
+}
+
+impl Shared {
+    /// The smallest of the tables with records of so many words that holds `need` slots.
+    fn holding(need: u32, words: u32, caps: &DeviceCaps) -> Option<Shared> {
+        if caps.loop_budget < FEWEST_ITERATIONS {
+            return None;
+        }
+        // What else the kernel keeps there is small.
+        let most = caps.workgroup_bytes.saturating_sub(256);
+        let tiers = TIERS.iter().filter(|(_, threads)| *threads <= caps.max_workgroup_invocations);
+        let mut tables = tiers.filter_map(|(bytes, threads)| {
+            let slots = (most.min(*bytes) / (4 * words)).min(MOST_LOCAL);
+            let slots = if slots >= FEWEST_LOCAL { 1 << slots.ilog2() } else { return None };
+            Some(Shared { slots, copies: 1, threads: *threads, tries: 0 })
+        });
+        tables.find(|table| table.slots >= need)
     }
-    // What else the kernel keeps there is small.
-    let bytes = caps.workgroup_bytes.saturating_sub(256).min(LOCAL_BYTES);
-    let slots = (bytes / (4 * words)).min(MOST_LOCAL);
-    (slots >= FEWEST_LOCAL).then(|| 1 << slots.ilog2())
+
+    /// The same with as many copies of `slots` slots as there is room for.
+    fn copied(self, slots: u32, most: u32) -> Shared {
+        Shared { copies: 1 << (self.slots / slots.max(1)).clamp(1, most).ilog2(), ..self }
+    }
 }
 
 impl Direct {
@@ -111,35 +143,45 @@ pub(super) struct Choice {
     pub mode: Mode,
     /// Where slots are computed.
     pub direct: Option<Direct>,
-    /// Slots of a workgroup's table in all.
-    pub local_slots: u32,
-    /// Copies that a workgroup's table has of each slot, so that neighbours don't wait for each other.
-    pub copies: u32,
+    /// Where workgroups have a table.
+    pub shared: Option<Shared>,
+}
+
+impl Choice {
+    /// Invocations of a workgroup.
+    pub fn threads(&self) -> u32 {
+        self.shared.map_or(WORKGROUP, |shared| shared.threads)
+    }
+
+    /// Slots of a workgroup's table.
+    pub fn local_slots(&self) -> u32 {
+        self.shared.map_or(0, |shared| shared.slots)
+    }
 }
 
 /// The mode for keys of `keys` and accumulators of `words` words.
 pub(super) fn choose(keys: &Keys, words: u32, rows: usize, hint: &GroupHint, caps: &DeviceCaps) -> Choice {
     let direct = Direct::new(keys, hint);
-    let computed = local_slots(1 + words, caps);
-    if let (Some(direct), Some(slots)) = (&direct, computed)
-        && direct.slots <= slots
+    if let Some(direct) = &direct
+        && let Some(shared) = Shared::holding(direct.slots, local_head(Local::Direct, keys) + words, caps)
     {
-        let copies = 1 << (slots / direct.slots.max(1)).min(MOST_COPIES).ilog2();
         let mode = Mode { direct: true, local: Local::Direct };
-        return Choice { mode, direct: Some(direct.clone()), local_slots: slots, copies };
+        let shared = Some(shared.copied(direct.slots, MOST_COPIES));
+        return Choice { mode, direct: Some(direct.clone()), shared };
     }
-    let searched = local_slots(2 + words, caps);
-    let few = |groups: usize| searched.is_some_and(|slots| groups <= slots as usize / 2);
-    let direct = direct.filter(|direct| direct.is_dense(rows, hint.groups) && !hint.groups.is_some_and(few));
-    let (local, local_slots) = match searched {
-        Some(slots) => (Local::Cache, slots),
-        None => (Local::None, 0),
-    };
-    // Copies where the groups, with room to spare, fit several times.
-    let groups = hint.groups.unwrap_or(usize::MAX).max(1);
-    let copies = (local_slots as usize / 4 / groups).clamp(1, MOST_CACHE_COPIES);
-    let mode = Mode { direct: direct.is_some(), local };
-    Choice { mode, direct, local_slots, copies: 1 << copies.ilog2() }
+    let holding = |need| Shared::holding(need, local_head(Local::Cache, keys) + words, caps);
+    let [fit, unknown, unfit] = TRIES;
+    // Half of the slots stay free.
+    let need = hint.groups.map(|groups| u32::try_from(groups.saturating_mul(2)).unwrap_or(u32::MAX));
+    let fitting =
+        need.and_then(|need| Some(Shared { tries: fit, ..holding(need)?.copied(need, MOST_CACHE_COPIES) }));
+    let direct = direct.filter(|direct| direct.is_dense(rows, hint.groups) && fitting.is_none());
+    let shared = fitting.or_else(|| match need {
+        Some(_) => Some(Shared { tries: unfit, ..holding(0)? }),
+        None => Some(Shared { tries: unknown, ..holding(UNKNOWN_SLOTS).or_else(|| holding(0))? }),
+    });
+    let local = if shared.is_some() { Local::Cache } else { Local::None };
+    Choice { mode: Mode { direct: direct.is_some(), local }, direct, shared }
 }
 
 /// Range of a key: what the type has, or what is said.

@@ -10,11 +10,9 @@ use super::plan::status;
 
 /// What a row without a place gets.
 pub(super) const NONE: &str = "0xffffffffu";
-/// Slots that a row tries in its workgroup's table.
-pub(super) const LOCAL_TRIES: u32 = 4;
 
-/// The function that gives the record of a row's group in `table`, searched, a new one if need be. Arguments: 2 = slots - 1, 3 = slots to
-/// try. The keys' words lie behind the owner, each with 1 added so that 0 says that it was not written yet.
+/// The function that gives the record of a row's group in `table`, searched, a new one if need be. Arguments: 2 = slots - 1, lower half of 3 = slots
+/// to try. The keys' words lie behind the owner, each with 1 added so that 0 says that it was not written yet.
 pub(super) fn find(keys: &Keys, stride: u32) -> String {
     let stored = keys.stored_words();
     let mut claim = String::new();
@@ -43,7 +41,7 @@ pub(super) fn find(keys: &Keys, stride: u32) -> String {
 fn place(i: u32, key: Key, h: u32) -> u32 {{
     let mask = args[2];
     var slot = h & mask;
-    for (var n = 0u; n < args[3]; n++) {{
+    for (var n = 0u; n < (args[3] & 0xffffu); n++) {{
         let at = slot * {stride}u;
         var owner = atomicLoad(&table[at]);
 {loads}        if (owner == 0u) {{
@@ -71,40 +69,66 @@ fn place(i: u32, key: Key, h: u32) -> u32 {{
 }
 
 /// The function that gives the slot of a row's group in `local`, or none. Argument 6: slots of a copy - 1 in the upper half,
-/// copies in the lower. A slot is claimed by its tag; its owner is written after, and whoever comes in between looks further: groups that
-/// lie here twice meet in `table`.
-pub(super) fn find_local(slots: u32) -> String {
+/// copies in the lower; upper half of argument 3: slots to try. A slot is claimed by the first word that it holds of its key (all words
+/// where they are few, else a hash); what else it holds is written after, and whoever comes in between looks further: groups that lie
+/// here twice meet in `table`.
+pub(super) fn find_local(keys: &Keys, slots: u32) -> String {
+    let words = keys.local_words();
+    let (mut marks, mut claim) = (String::new(), String::new());
+    let (mut zero, mut equal) = (vec![], vec!["(found == m0)".to_owned()]);
+    let plane = |at: usize| format!("local[at + {}u]", (at as u32 + 1) * slots);
+    // 0 is an empty slot, so a word gets another value by which that is rare; rows of such go to `table`.
+    let mark = |word: &str| format!("({word} ^ 0x5bd1e995u) + 1u");
+    for (at, word) in words.iter().enumerate() {
+        let _ = writeln!(marks, "    let m{at} = {};", mark(word));
+        zero.push(format!("(m{at} == 0u)"));
+        if at > 0 {
+            let _ = writeln!(claim, "                atomicStore(&{}, m{at});", plane(at));
+            equal.push(format!("(atomicLoad(&{}) == m{at})", plane(at)));
+        }
+    }
+    let mut matched = "return at;".to_owned();
+    if words.is_empty() {
+        let _ = writeln!(marks, "    let m0 = {};", mark("h"));
+        zero.push("(m0 == 0u)".to_owned());
+        matched = "let owner = atomicLoad(&local[at]);
+            if (owner != 0u) {
+                if (same(keys(owner - 1u), key)) {
+                    return at;
+                }
+            }"
+        .to_owned();
+    }
     format!(
         "
 fn find_local(i: u32, key: Key, h: u32) -> u32 {{
     let mask = args[6] >> 16u;
     let copies = args[6] & 0xffffu;
-    let tag = h | 1u;
+{marks}    if ({}) {{
+        return {NONE};
+    }}
     var slot = h >> 16u;
-    for (var n = 0u; n < {LOCAL_TRIES}u; n++) {{
+    for (var n = 0u; n < (args[3] >> 16u); n++) {{
         let at = (slot & mask) * copies + (lane & (copies - 1u));
         var found = atomicLoad(&local[at + {slots}u]);
         if (found == 0u) {{
-            let swap = atomicCompareExchangeWeak(&local[at + {slots}u], 0u, tag);
+            let swap = atomicCompareExchangeWeak(&local[at + {slots}u], 0u, m0);
             if (swap.exchanged) {{
-                atomicStore(&local[at], i + 1u);
+{claim}                atomicStore(&local[at], i + 1u);
                 return at;
             }}
             found = swap.old_value;
         }}
-        if (found == tag) {{
-            let owner = atomicLoad(&local[at]);
-            if (owner != 0u) {{
-                if (same(keys(owner - 1u), key)) {{
-                    return at;
-                }}
-            }}
+        if ({}) {{
+            {matched}
         }}
         slot += 1u;
     }}
     return {NONE};
 }}
-"
+",
+        zero.join(" | "),
+        equal.join(" & "),
     )
 }
 
