@@ -49,9 +49,10 @@ pub(super) struct Direct {
     pub slots: u32,
 }
 
-/// Sizes of workgroups' tables in bytes, and how many invocations share one: with these, shared memory is not what limits the
-/// invocations that a multiprocessor holds (of NVIDIA's, which gives 100 KiB for it and holds 2,048).
-const TIERS: [(u32, u32); 3] = [(11 << 10, 256), (22 << 10, 512), (46 << 10, 1024)];
+/// Sizes of workgroups' tables in bytes, and how many invocations share one. With the first three, shared memory is not what limits the
+/// invocations that a multiprocessor holds: on the H200, it gives 64 KiB to workgroups that take 1 KiB more than they ask for, and
+/// holds 2,048 invocations.
+const TIERS: [(u32, u32); 4] = [(7 << 10, 256), (15 << 10, 512), (31 << 10, 1024), (46 << 10, 1024)];
 /// Fewest slots for which a workgroup's table is worth its while.
 const FEWEST_LOCAL: u32 = 64;
 /// Loop iterations of an invocation from which on it can afford to write such a table out.
@@ -71,7 +72,7 @@ const MOST_DIRECT: u64 = 1 << 28;
 /// A workgroup's table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Shared {
-    /// Slots in all, a power of two.
+    /// Slots in all.
     pub slots: u32,
     /// Copies of each slot, so that neighbours don't wait for each other.
     pub copies: u32,
@@ -91,9 +92,10 @@ impl Shared {
         let most = caps.workgroup_bytes.saturating_sub(256);
         let tiers = TIERS.iter().filter(|(_, threads)| *threads <= caps.max_workgroup_invocations);
         let mut tables = tiers.filter_map(|(bytes, threads)| {
-            let slots = (most.min(*bytes) / (4 * words)).min(MOST_LOCAL);
-            let slots = if slots >= FEWEST_LOCAL { 1 << slots.ilog2() } else { return None };
-            Some(Shared { slots, copies: 1, threads: *threads, tries: 0 })
+            // Whole sets of copies.
+            let slots = (most.min(*bytes) / (4 * words)).min(MOST_LOCAL) / MOST_COPIES * MOST_COPIES;
+            let shared = Shared { slots, copies: 1, threads: *threads, tries: 0 };
+            (slots >= FEWEST_LOCAL).then_some(shared)
         });
         tables.find(|table| table.slots >= need)
     }
@@ -171,8 +173,8 @@ pub(super) fn choose(keys: &Keys, words: u32, rows: usize, hint: &GroupHint, cap
     }
     let holding = |need| Shared::holding(need, local_head(Local::Cache, keys) + words, caps);
     let [fit, unknown, unfit] = TRIES;
-    // Half of the slots stay free.
-    let need = hint.groups.map(|groups| u32::try_from(groups.saturating_mul(2)).unwrap_or(u32::MAX));
+    // A third of the slots stays free.
+    let need = hint.groups.map(|groups| u32::try_from(groups.saturating_mul(3) / 2).unwrap_or(u32::MAX));
     let fitting =
         need.and_then(|need| Some(Shared { tries: fit, ..holding(need)?.copied(need, MOST_CACHE_COPIES) }));
     let direct = direct.filter(|direct| direct.is_dense(rows, hint.groups) && fitting.is_none());

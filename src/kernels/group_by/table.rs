@@ -68,7 +68,7 @@ fn place(i: u32, key: Key, h: u32) -> u32 {{
     )
 }
 
-/// The function that gives the slot of a row's group in `local`, or none. Argument 6: slots of a copy - 1 in the upper half,
+/// The function that gives the slot of a row's group in `local`, or none. Argument 6: slots of a copy in the upper half,
 /// copies in the lower; upper half of argument 3: slots to try. A slot is claimed by the first word that it holds of its key (all words
 /// where they are few, else a hash); what else it holds is written after, and whoever comes in between looks further: groups that lie
 /// here twice meet in `table`.
@@ -102,14 +102,14 @@ pub(super) fn find_local(keys: &Keys, slots: u32) -> String {
     format!(
         "
 fn find_local(i: u32, key: Key, h: u32) -> u32 {{
-    let mask = args[6] >> 16u;
+    let slots = args[6] >> 16u;
     let copies = args[6] & 0xffffu;
 {marks}    if ({}) {{
         return {NONE};
     }}
-    var slot = h >> 16u;
+    var slot = ((h >> 16u) * slots) >> 16u;
     for (var n = 0u; n < (args[3] >> 16u); n++) {{
-        let at = (slot & mask) * copies + (lane & (copies - 1u));
+        let at = slot * copies + (lane & (copies - 1u));
         var found = atomicLoad(&local[at + {slots}u]);
         if (found == 0u) {{
             let swap = atomicCompareExchangeWeak(&local[at + {slots}u], 0u, m0);
@@ -122,7 +122,7 @@ fn find_local(i: u32, key: Key, h: u32) -> u32 {{
         if ({}) {{
             {matched}
         }}
-        slot += 1u;
+        slot = select(slot + 1u, 0u, slot + 1u == slots);
     }}
     return {NONE};
 }}
