@@ -135,6 +135,7 @@ impl RunOptions {
             set("gpu.batch_bytes", rng.choose(&[64 * least, 4_096, 100_000]).to_string());
         }
         set("gpu.exchanges", rng.pick(&["collapse", "collapse", "keep"]).to_string());
+        set("gpu.float_sum", rng.pick(&["exact", "exact", "exact", "exact", "exact", "cpu"]).to_string());
         set("gpu.fallback_scope", rng.pick(&["batch", "island"]).to_string());
         if rng.chance(20) {
             set(

@@ -57,6 +57,8 @@ pub enum Flavour {
     Dyadic,
     /// Dyadic ones with NaNs, infinities and both zeros among them.
     Special,
+    /// Finite floats of any mantissa, most near 1 and some of any exponent, down to denormals and up to the largest: their sums round.
+    Far,
 }
 
 /// A column of a table.
@@ -167,7 +169,12 @@ pub fn random_type(rng: &mut Rng, class: Class) -> DataType {
 /// A random flavour for a type.
 fn random_flavour(rng: &mut Rng, class: Class) -> Flavour {
     match class {
-        Class::Float => rng.weighted(&[(4, Flavour::Edge), (3, Flavour::Dyadic), (2, Flavour::Special)]),
+        Class::Float => rng.weighted(&[
+            (4, Flavour::Edge),
+            (3, Flavour::Dyadic),
+            (2, Flavour::Special),
+            (2, Flavour::Far),
+        ]),
         Class::Int | Class::Decimal => {
             rng.weighted(&[(4, Flavour::Edge), (3, Flavour::Small), (3, Flavour::Middle)])
         }

@@ -254,6 +254,18 @@ fn float_bits(rng: &mut Rng, flavour: Flavour, single: bool) -> u64 {
             bits(rng.choose(&[f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.0, 0.0]))
         }
         Flavour::Small => bits(rng.below(8) as f64 / 2.0 - 2.0),
+        Flavour::Far => {
+            // The exponent field of infinity, and the bits below it.
+            let (last, shift) = if single { (0xff, 23) } else { (0x7ff, 52) };
+            let field = match rng.below(20) {
+                0 | 1 => rng.below(last),
+                2 => last - 1 - rng.below(3),
+                3 => rng.below(2),
+                _ => last / 2 - 12 + rng.below(20),
+            };
+            let random = rng.bits() >> if single { 32 } else { 0 };
+            random & !((last as u64) << shift) | (field as u64) << shift
+        }
         _ => bits((rng.below(2 << 20) as f64 - f64::from(1 << 20)) / 1024.0),
     }
 }

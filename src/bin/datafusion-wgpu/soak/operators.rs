@@ -34,6 +34,7 @@ pub const OPERATORS: &[Operator] = &[
     ),
     op("GpuAggregateExec", "SELECT count(*), sum(v), max(f) FROM t WHERE v > 2000").with_exchanges(),
     op("GpuAggregateExec", "SELECT sum(v), count(k), max(f) FROM r WHERE v > 2000"),
+    op("GpuAggregateExec", "SELECT sum(f), avg(f * f), sum(f) FILTER (WHERE k > 500) FROM t WHERE v > 2000"),
     op("GpuAggregateExec", "SELECT min(v), max(id) FROM p WHERE v >= 0").with_exchanges(),
     op(
         "GpuAggregateExec",
