@@ -174,7 +174,9 @@ impl Body<'_> {
         text.push_str(param_loads);
         text.push_str("    state = 0u;\n");
         if self.mode.local != Local::None {
-            text.push_str("    lane = l;\n");
+            if self.mode.local == Local::Direct {
+                text.push_str("    lane = l;\n");
+            }
             if self.mode.local == Local::Cache {
                 text.push_str("    credit = 16u;\n");
             }

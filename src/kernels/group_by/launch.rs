@@ -297,7 +297,7 @@ impl<'a> Launch<'a> {
         let choice = &self.plan.choice;
         let shared = choice.shared.unwrap_or(Shared { slots: 0, copies: 1, threads: WORKGROUP, tries: 0 });
         let local = match choice.mode.local {
-            Local::Cache => ((shared.slots / shared.copies) << 16) | shared.copies,
+            Local::Cache => shared.slots,
             _ => shared.copies,
         };
         let both = tries | (shared.tries << 16);

@@ -50,9 +50,8 @@ pub(super) struct Direct {
 }
 
 /// Sizes of workgroups' tables in bytes, and how many invocations share one. With the first three, shared memory is not what limits the
-/// invocations that a multiprocessor holds: on the H200, it gives 64 KiB to workgroups that take 1 KiB more than they ask for, and
-/// holds 2,048 invocations.
-const TIERS: [(u32, u32); 4] = [(7 << 10, 256), (15 << 10, 512), (31 << 10, 1024), (46 << 10, 1024)];
+/// invocations that a multiprocessor holds: the H200 gives about 64 KiB to workgroups, and holds 2,048 invocations.
+const TIERS: [(u32, u32); 4] = [(6 << 10, 256), (12 << 10, 512), (24 << 10, 1024), (46 << 10, 1024)];
 /// Fewest slots for which a workgroup's table is worth its while.
 const FEWEST_LOCAL: u32 = 64;
 /// Loop iterations of an invocation from which on it can afford to write such a table out.
@@ -61,9 +60,8 @@ const FEWEST_ITERATIONS: u32 = 1 << 14;
 const MOST_LOCAL: u32 = 2048;
 /// Slots that a row tries in its workgroup's table: where the groups fit it, where their number is not known, and where they don't fit.
 const TRIES: [u32; 3] = [32, 8, 4];
-/// Most copies of a slot that are computed, and of one that is searched: each of those is written out.
+/// Most copies of a slot that is computed.
 const MOST_COPIES: u32 = 32;
-const MOST_CACHE_COPIES: u32 = 8;
 /// Slots where the number of groups is not known.
 const UNKNOWN_SLOTS: u32 = 512;
 /// Most slots that are computed from the keys.
@@ -74,7 +72,7 @@ const MOST_DIRECT: u64 = 1 << 28;
 pub(super) struct Shared {
     /// Slots in all.
     pub slots: u32,
-    /// Copies of each slot, so that neighbours don't wait for each other.
+    /// Copies of each slot, where they are computed, so that neighbours don't wait for each other.
     pub copies: u32,
     /// Invocations of the workgroup.
     pub threads: u32,
@@ -101,8 +99,8 @@ impl Shared {
     }
 
     /// The same with as many copies of `slots` slots as there is room for.
-    fn copied(self, slots: u32, most: u32) -> Shared {
-        Shared { copies: 1 << (self.slots / slots.max(1)).clamp(1, most).ilog2(), ..self }
+    fn copied(self, slots: u32) -> Shared {
+        Shared { copies: 1 << (self.slots / slots.max(1)).clamp(1, MOST_COPIES).ilog2(), ..self }
     }
 }
 
@@ -168,15 +166,14 @@ pub(super) fn choose(keys: &Keys, words: u32, rows: usize, hint: &GroupHint, cap
         && let Some(shared) = Shared::holding(direct.slots, local_head(Local::Direct, keys) + words, caps)
     {
         let mode = Mode { direct: true, local: Local::Direct };
-        let shared = Some(shared.copied(direct.slots, MOST_COPIES));
+        let shared = Some(shared.copied(direct.slots));
         return Choice { mode, direct: Some(direct.clone()), shared };
     }
     let holding = |need| Shared::holding(need, local_head(Local::Cache, keys) + words, caps);
     let [fit, unknown, unfit] = TRIES;
-    // A third of the slots stays free.
-    let need = hint.groups.map(|groups| u32::try_from(groups.saturating_mul(3) / 2).unwrap_or(u32::MAX));
-    let fitting =
-        need.and_then(|need| Some(Shared { tries: fit, ..holding(need)?.copied(need, MOST_CACHE_COPIES) }));
+    // Half of the slots stay free.
+    let need = hint.groups.map(|groups| u32::try_from(groups.saturating_mul(2)).unwrap_or(u32::MAX));
+    let fitting = need.and_then(|need| Some(Shared { tries: fit, ..holding(need)? }));
     let direct = direct.filter(|direct| direct.is_dense(rows, hint.groups) && fitting.is_none());
     let shared = fitting.or_else(|| match need {
         Some(_) => Some(Shared { tries: unfit, ..holding(0)? }),

@@ -68,8 +68,8 @@ fn place(i: u32, key: Key, h: u32) -> u32 {{
     )
 }
 
-/// The function that gives the slot of a row's group in `local`, or none. Argument 6: slots of a copy in the upper half,
-/// copies in the lower; upper half of argument 3: slots to try. A slot is claimed by the first word that it holds of its key (all words
+/// The function that gives the slot of a row's group in `local`, or none. Argument 6: its slots; upper half of
+/// argument 3: slots to try. A slot is claimed by the first word that it holds of its key (all words
 /// where they are few, else a hash); what else it holds is written after, and whoever comes in between looks further: groups that lie
 /// here twice meet in `table`.
 pub(super) fn find_local(keys: &Keys, slots: u32) -> String {
@@ -102,14 +102,13 @@ pub(super) fn find_local(keys: &Keys, slots: u32) -> String {
     format!(
         "
 fn find_local(i: u32, key: Key, h: u32) -> u32 {{
-    let slots = args[6] >> 16u;
-    let copies = args[6] & 0xffffu;
+    let slots = args[6];
 {marks}    if ({}) {{
         return {NONE};
     }}
     var slot = ((h >> 16u) * slots) >> 16u;
     for (var n = 0u; n < (args[3] >> 16u); n++) {{
-        let at = slot * copies + (lane & (copies - 1u));
+        let at = slot;
         var found = atomicLoad(&local[at + {slots}u]);
         if (found == 0u) {{
             let swap = atomicCompareExchangeWeak(&local[at + {slots}u], 0u, m0);
