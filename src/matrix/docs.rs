@@ -8,6 +8,7 @@ use std::path::Path;
 
 use arrow::datatypes::DataType;
 
+use super::aggregates::Row;
 use super::*;
 
 const HEAD: &str = "# Supported expressions
@@ -22,12 +23,9 @@ without them.
 This file is generated: `make supported` writes it, and a test compares it with what the code answers.
 ";
 
-/// Types by what was answered for them.
-type Row = Vec<(DataType, [Answer; 2])>;
-
-#[test]
-fn supported_md_is_current() {
-    let text = document();
+#[tokio::test]
+async fn supported_md_is_current() {
+    let text = document(aggregates::tables().await);
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/supported.md");
     if std::env::var_os("WRITE_SUPPORTED").is_some() {
         std::fs::write(&path, &text).expect("docs/supported.md");
@@ -45,7 +43,7 @@ fn supported_md_is_current() {
     assert_eq!(there.len(), text.len(), "docs/supported.md is stale, run `make supported`");
 }
 
-fn document() -> String {
+fn document(aggregates: Vec<(&'static str, Vec<(String, Row)>)>) -> String {
     let types = subjects();
     let planners: Vec<_> = types.iter().map(|ty| Planner::new(schema_of(ty, true))).collect();
     let adapters = adapters();
@@ -65,13 +63,12 @@ fn document() -> String {
             groups.push((template.group, vec![]));
             groups.len() - 1
         });
-        let rows = &mut groups[at].1;
-        let shown = format!("`{}`", template.shown().replace('|', "\\|"));
-        // Expressions of the same answers share a row.
-        match rows.iter_mut().find(|(_, other)| *other == row) {
-            Some((names, _)) => *names = format!("{names}, {shown}"),
-            None => rows.push((shown, row)),
-        }
+        add(&mut groups[at].1, &template.shown(), row);
+    }
+    for (group, all) in aggregates {
+        let mut rows = vec![];
+        all.into_iter().for_each(|(shown, row)| add(&mut rows, &shown, row));
+        groups.push((group, rows));
     }
     let mut text = HEAD.to_owned();
     for (group, rows) in groups {
@@ -84,6 +81,15 @@ fn document() -> String {
         }
     }
     text
+}
+
+/// Adds a row; what has the same answers shares one.
+fn add(rows: &mut Vec<(String, Row)>, shown: &str, row: Row) {
+    let shown = format!("`{}`", shown.replace('|', "\\|"));
+    match rows.iter_mut().find(|(_, other)| *other == row) {
+        Some((names, _)) => *names = format!("{names}, {shown}"),
+        None => rows.push((shown, row)),
+    }
 }
 
 fn cells(row: &Row) -> [String; 3] {

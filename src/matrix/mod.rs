@@ -4,6 +4,7 @@
 //! [`templates`] are expressions over columns `a` and `b` of one type, which [`subjects`] lists. Nothing here says what is
 //! supported: [`answer`] asks the lowering.
 
+mod aggregates;
 mod compare;
 mod data;
 mod docs;

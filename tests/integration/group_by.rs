@@ -9,7 +9,9 @@ use datafusion::datasource::MemTable;
 use datafusion::prelude::SessionContext;
 use datafusion_wgpu::memory::faults::Choke;
 
-use crate::harness::{Gpu, Ran, TestResult, cpu, expected, register_files, run, table, write_files};
+use crate::harness::{
+    Gpu, Ran, TestResult, cpu, expected, register_files, run, run_plan, table, write_files,
+};
 use crate::tpch::write_tpch;
 
 /// Keys and aggregates of all kinds over the shared table.
@@ -81,6 +83,34 @@ async fn the_same_groups() -> TestResult {
             guards.check().await.map_err(|message| message.to_string())?;
         }
         gpu.settled().await?;
+    }
+    Ok(())
+}
+
+/// What the kernels did shows in the metrics: groups of all batches, and how they were found.
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let gpu = Gpu::new(1).await?;
+    files(&gpu, &dir).await?;
+    for (sql, groups, found) in [
+        ("SELECT k, count(*) FROM t GROUP BY k", 1001, ["direct", "dense", "local"].as_slice()),
+        ("SELECT s, k % 2, count(*) FROM t GROUP BY s, k % 2", 97 * 3, &["direct", "dense", "local"]),
+        ("SELECT f, count(*) FROM t GROUP BY f", 12_004, &["local", "global"]),
+    ] {
+        let plan = gpu.ctx.sql(sql).await?.create_physical_plan().await?;
+        let ran = run_plan(&gpu.ctx, Arc::clone(&plan)).await?;
+        on_the_device(sql, &ran);
+        let mut node = plan;
+        while node.name() != "GpuAggregateExec" {
+            node = Arc::clone(node.children().first().ok_or("no aggregate")?);
+        }
+        let metrics = node.metrics().ok_or("no metrics")?;
+        let count = |name: &str| metrics.sum_by_name(name).map_or(0, |value| value.as_usize());
+        assert!(count("groups") >= groups, "{sql}: {metrics}");
+        assert_eq!(metrics.output_rows(), Some(ran.rows.len()), "{sql}: {metrics}");
+        let batches: usize = found.iter().map(|strategy| count(strategy)).sum();
+        assert_eq!(batches, ran.gpu_batches, "{sql}: {metrics}");
     }
     Ok(())
 }

@@ -70,8 +70,9 @@ impl Call<'_> {
         if function.is::<Count>() {
             return self.count(lowering, &args);
         }
+        let unknown = format!("the aggregate function {} has no GPU counterpart", aggregate.fun().name());
         let [arg] = args.as_slice() else {
-            return Err(self.unsupported(lowering, "it does not have one argument"));
+            return Err(self.unsupported(lowering, &unknown));
         };
         if function.is::<Sum>() {
             self.sum(lowering, arg)
@@ -88,8 +89,7 @@ impl Call<'_> {
         } else if let Some(kind) = bitwise(aggregate) {
             Ok(Spec::of(kind, self.same_type(lowering, arg)?))
         } else {
-            let why = format!("the aggregate function {} has no GPU counterpart", aggregate.fun().name());
-            Err(self.unsupported(lowering, &why))
+            Err(self.unsupported(lowering, &unknown))
         }
     }
 

@@ -26,6 +26,7 @@ use super::super::super::retry::{Part, with_retry};
 use super::super::super::run::{FallbackReason, RunContext};
 use super::super::dynamic_filter::DynamicBounds;
 use super::GroupOp;
+use super::hints::Learned;
 use super::keys::Key;
 use super::merge::merge;
 use super::plan::GroupPlan;
@@ -108,7 +109,7 @@ struct Job {
 /// What the batches so far have taught.
 struct Seen {
     /// By grouping set.
-    hints: Vec<GroupHint>,
+    sets: Vec<Learned>,
     floats: FloatFlags,
 }
 
@@ -123,8 +124,8 @@ impl Job {
             keys.collect::<Result<Vec<_>>>()
         };
         let values = op.and_then(|op| Some((op.params.resolve().ok()?, constants(op).ok()?)));
-        let hints = vec![GroupHint::default(); op.map_or(0, |op| op.sets.len())];
-        let seen = Mutex::new(Seen { hints, floats: FloatFlags::default() });
+        let sets = vec![Learned::default(); op.map_or(0, |op| op.sets.len())];
+        let seen = Mutex::new(Seen { sets, floats: FloatFlags::default() });
         let bounds = op.and_then(|op| {
             let filter = op.dynamic_filters.first().filter(|_| !op.has_groups());
             DynamicBounds::new(filter, &op.aggregates, &op.functions, run.task())
@@ -169,7 +170,8 @@ impl Job {
         {
             return self.fall_back(&batch, chain, reason).await;
         }
-        let hints: Arc<[GroupHint]> = self.seen.lock().hints.clone().into();
+        let learned = self.seen.lock().sets.clone();
+        let hints: Arc<[GroupHint]> = plan.hints(&batch, &learned).into();
         let (needs, all) = (Arc::clone(&plan), Arc::clone(&hints));
         let work = Arc::clone(&plan);
         let mut parts = with_retry(
@@ -213,8 +215,8 @@ impl Job {
             self.run.metrics.add("groups", result.groups);
             self.run.metrics.add("table_reruns", result.reruns as usize);
             self.run.metrics.add(result.strategy.name(), 1);
-            if let Some(hint) = seen.hints.get_mut(at) {
-                hint.groups = hint.groups.max(Some(result.groups));
+            if let Some(set) = seen.sets.get_mut(at) {
+                set.note(result);
             }
             now |= odd(&result.floats);
             seen.floats.nan |= result.floats.nan;

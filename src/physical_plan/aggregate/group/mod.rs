@@ -4,6 +4,7 @@
 //! states of DataFusion's partial aggregate. DataFusion's own aggregate merges those rows and makes the final values. So a
 //! batch can fall back alone: DataFusion's partial aggregate gives the same kind of rows.
 
+mod hints;
 mod job;
 mod keys;
 mod merge;
@@ -18,7 +19,6 @@ use std::sync::Arc;
 use arrow::datatypes::SchemaRef;
 use datafusion::common::{Result, internal_datafusion_err, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::functions_aggregate::average::Avg;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
 use datafusion::physical_plan::ExecutionPlan;
@@ -178,9 +178,7 @@ fn merging(
 ) -> Result<Arc<AggregateFunctionExpr>> {
     match spec.kind {
         AggregateKind::SumAsFloat64 | AggregateKind::SumFloat => {
-            let average = function.fun().inner().is::<Avg>();
-            let finish = if average { Finish::Average } else { Finish::Sum };
-            exact_in_place_of(function, finish, schema)
+            exact_in_place_of(function, Finish::of(function), schema)
         }
         _ => Ok(Arc::clone(function)),
     }

@@ -17,6 +17,7 @@ use crate::memory::upload::staging_bytes;
 use super::super::super::params::{ParamValues, rebase};
 use super::super::rebased;
 use super::GroupOp;
+use super::hints::Learned;
 use super::keys::BatchKeys;
 use super::states;
 use super::text::BatchText;
@@ -111,6 +112,12 @@ impl GroupPlan {
         let groups =
             sets.map(|((_, by), hint)| group_by_bytes(&self.program, by, source.rows(), hint.groups)).max();
         uploaded(columns).saturating_add(uploaded(tables)).saturating_add(groups.unwrap_or(0))
+    }
+
+    /// What the kernels are told of the keys.
+    pub(super) fn hints(&self, batch: &GpuBatch, learned: &[Learned]) -> Vec<GroupHint> {
+        let sets = self.sets.iter().zip(learned);
+        sets.map(|((keys, _), learned)| learned.hint(&keys.kernel, batch)).collect()
     }
 
     /// The groups of each grouping set.
