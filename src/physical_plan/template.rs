@@ -7,7 +7,7 @@ use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, Tr
 use datafusion::common::{Result, internal_datafusion_err, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExpr;
-use datafusion::physical_plan::execution_plan::{ChildrenPropertiesMode, ReplaceChildrenOptions};
+use datafusion::physical_plan::execution_plan::replace_children_if_necessary;
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
 
 /// A CPU node, or a chain of nodes with one child each, that one GPU node replaces.
@@ -43,7 +43,7 @@ impl Template {
                 };
                 vec![cut(child, nodes - 1)?]
             };
-            replace(node, children)
+            replace_children_if_necessary(Arc::clone(node), children)
         }
         Ok(Self { root: cut(root, nodes)?, nodes })
     }
@@ -102,16 +102,10 @@ impl Template {
     }
 }
 
-/// `node` over other children, its properties computed anew.
-pub(crate) fn replace(
-    node: &Arc<dyn ExecutionPlan>,
-    children: Vec<Arc<dyn ExecutionPlan>>,
-) -> Result<Arc<dyn ExecutionPlan>> {
-    Arc::clone(node)
-        .replace_children(children, ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute))
-}
-
 /// Stands for child `index` in a template. It is never executed.
+///
+/// It has the child's own properties, and no statistics: so the nodes above keep what they know of their output, such as a column
+/// that statistics show to have one value, and which could not be found out again.
 #[derive(Debug)]
 pub(crate) struct HoleExec {
     index: usize,
