@@ -46,7 +46,7 @@ const MAX_FAILURES: usize = 512;
 pub struct ExprFunction {
     /// Over column 0 of `schema`, the only one.
     pub expr: Arc<dyn PhysicalExpr>,
-    /// The column, which may be NULL here.
+    /// The column.
     pub schema: SchemaRef,
     /// Type of the results in kernels, [`ValueType::Opaque`] for those that only the host holds.
     pub ty: ValueType,
@@ -55,6 +55,8 @@ pub struct ExprFunction {
     /// Whether kernels are to look for values for which the expression raises; if it may not and does, the CPU answers for
     /// the batch.
     pub fallible: bool,
+    /// Whether the results are taken to be never NULL. A value for which one is counts as one for which the expression raises.
+    pub required: bool,
 }
 
 impl ExprFunction {
@@ -74,13 +76,30 @@ impl ExprFunction {
         Ok(results)
     }
 
+    /// Whether the column may be NULL.
+    fn is_nullable(&self) -> bool {
+        self.schema.fields().iter().any(|field| field.is_nullable())
+    }
+
+    /// The results that are NULL and must not be; `None` where there are none.
+    fn poison(&self, results: &ArrayRef) -> Option<BooleanBuffer> {
+        let nulls = results.logical_nulls().filter(|nulls| self.required && nulls.null_count() > 0)?;
+        Some(!nulls.inner())
+    }
+
     /// Finds the values that raise by halving what fails.
     fn evaluate_some(&self, values: &ArrayRef, failures: &mut usize, parts: &mut Vec<Results>) {
         if let Ok(values) = self.evaluate_all(values) {
-            return parts.push(Results { values, poison: None });
+            let poison = self.poison(&values);
+            return parts.push(Results { values, poison });
+        }
+        let len = values.len();
+        if len == 1 && values.logical_null_count() == 1 && !self.is_nullable() {
+            // Every table has an entry for NULL, also that of a column which is never NULL.
+            let poison = self.fallible.then(|| BooleanBuffer::new_set(1));
+            return parts.push(Results { values: new_null_array(&self.data_type, 1), poison });
         }
         *failures += 1;
-        let len = values.len();
         if len <= 1 || *failures > MAX_FAILURES {
             let void = new_null_array(&self.data_type, len);
             return parts.push(Results { values: void, poison: Some(BooleanBuffer::new_set(len)) });
@@ -108,7 +127,10 @@ impl ValueFunction for ExprFunction {
     fn same(&self, other: &dyn ValueFunction) -> bool {
         let other: &dyn Any = other;
         other.downcast_ref::<ExprFunction>().is_some_and(|other| {
-            self.expr.as_ref() == other.expr.as_ref() && self.ty == other.ty && self.schema == other.schema
+            self.expr.as_ref() == other.expr.as_ref()
+                && self.ty == other.ty
+                && self.schema == other.schema
+                && self.required == other.required
         })
     }
 }

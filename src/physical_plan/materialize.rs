@@ -198,8 +198,16 @@ async fn materialize(
     while let Some(Part { input, outcome }) = parts.next().await? {
         let part = match outcome {
             Ok(selected) if !selected.fault && !meets_poison(&input, &selected)? => {
-                run.metrics.gpu_batch();
-                Replayed { rows: assemble(&input, &selected, schema)?, error: None }
+                match assemble(&input, &selected, schema) {
+                    Ok(rows) => {
+                        run.metrics.gpu_batch();
+                        Replayed { rows, error: None }
+                    }
+                    Err(error) => {
+                        let reason = FallbackReason::NotAssembled { message: error.to_string() };
+                        on_cpu(&input, run, chain, &reason).await?
+                    }
+                }
             }
             Ok(_) => on_cpu(&input, run, chain, &FallbackReason::ArithmeticFault).await?,
             Err(error) => on_cpu(&input, run, chain, &error.into()).await?,

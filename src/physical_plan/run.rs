@@ -47,6 +47,12 @@ pub(crate) enum FallbackReason {
     /// MIN or MAX with GROUP BY over floats of which DataFusion's comparison makes no order.
     #[error("MIN or MAX with GROUP BY met NaN, or both zeros: the answer depends on the order of the rows")]
     FloatOrder,
+    /// The rows do not fit the node's schema, such as a NULL where none may be.
+    #[error("the rows could not be put together ({message}); the CPU decides")]
+    NotAssembled {
+        /// Arrow's words.
+        message: String,
+    },
     /// The device could not do the work.
     #[error(transparent)]
     Device(#[from] GpuError),
@@ -58,6 +64,7 @@ impl FallbackReason {
             FallbackReason::ArithmeticFault => "ArithmeticFault",
             FallbackReason::TooManyDistinct { .. } => "TooManyDistinct",
             FallbackReason::FloatOrder => "FloatOrder",
+            FallbackReason::NotAssembled { .. } => "NotAssembled",
             FallbackReason::Device(error) => error.code(),
         }
     }
@@ -343,11 +350,7 @@ impl RunContext {
             FallbackPolicy::Error => {
                 let error = match reason {
                     FallbackReason::Device(error) => error.clone(),
-                    FallbackReason::ArithmeticFault
-                    | FallbackReason::TooManyDistinct { .. }
-                    | FallbackReason::FloatOrder => {
-                        GpuError::FallbackForbidden { node: self.node.clone(), reason: reason.to_string() }
-                    }
+                    _ => GpuError::FallbackForbidden { node: self.node.clone(), reason: reason.to_string() },
                 };
                 return Err(error.into());
             }

@@ -22,6 +22,7 @@ mod harness;
 mod layering;
 mod laziness;
 mod memory;
+mod nullability;
 mod observe;
 mod placement;
 mod random;

@@ -293,6 +293,8 @@ pub enum Expr {
     /// Unary minus: integers wrap, decimals fault on i128::MIN. Of what DataFusion may hold as a scalar
     /// ([`Expr::may_be_scalar`]), signed minima fault and unsigned types are refused, since it negates scalars checked.
     Negate(Arc<Expr>),
+    /// The value, which whoever planned it takes to be never NULL: a fault where it is.
+    Required(Arc<Expr>),
     /// Exact widening cast: integer to a type that holds all its values, integer to decimal, decimal to a decimal of
     /// equal or greater scale. Decimal targets fault when the result exceeds the target's precision, as arrow's cast raises.
     Cast {
@@ -346,7 +348,7 @@ impl Expr {
             | Expr::Lookup { ty, .. }
             | Expr::Call { ty, .. } => *ty,
             Expr::Cast { to, .. } => *to,
-            Expr::Negate(e) => e.value_type(),
+            Expr::Negate(e) | Expr::Required(e) => e.value_type(),
             Expr::Compare { .. }
             | Expr::Distinct { .. }
             | Expr::And(..)
@@ -372,6 +374,7 @@ impl Expr {
             | Expr::IsNull(e)
             | Expr::IsNotNull(e)
             | Expr::Negate(e)
+            | Expr::Required(e)
             | Expr::Lookup { codes: e, .. }
             | Expr::Cast { expr: e, .. } => {
                 vec![e]
@@ -404,6 +407,7 @@ impl Expr {
             Expr::IsNull(e) => Expr::IsNull(go(e)),
             Expr::IsNotNull(e) => Expr::IsNotNull(go(e)),
             Expr::Negate(e) => Expr::Negate(go(e)),
+            Expr::Required(e) => Expr::Required(go(e)),
             Expr::Cast { expr, to } => Expr::Cast { expr: go(expr), to: *to },
             Expr::InList { expr, list, negated } => {
                 Expr::InList { expr: go(expr), list: list.iter().map(go).collect(), negated: *negated }
@@ -428,6 +432,7 @@ impl Expr {
         let decimal = matches!(self.value_type(), ValueType::Decimal { .. });
         let own = match self {
             Expr::Negate(e) => decimal || e.may_be_scalar(),
+            Expr::Required(_) => true,
             Expr::Arith { .. } | Expr::Cast { .. } => decimal,
             Expr::Lookup { fallible, .. } => *fallible,
             Expr::Call { function, args, ty } => {

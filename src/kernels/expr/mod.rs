@@ -10,6 +10,7 @@ pub mod integer;
 pub mod ir;
 mod load;
 pub mod lookup;
+mod required;
 mod search;
 pub mod temporal;
 mod wgsl;

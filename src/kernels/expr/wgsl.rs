@@ -177,6 +177,10 @@ impl<'a> Emitter<'a> {
                 let e = self.emit(operand)?;
                 self.negate(&e)?
             }
+            Expr::Required(operand) => {
+                let e = self.emit(operand)?;
+                self.required(e)
+            }
             Expr::Cast { expr: operand, to } => {
                 let e = self.emit(operand)?;
                 self.cast(&e, *to)?

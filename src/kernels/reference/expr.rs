@@ -63,6 +63,7 @@ pub fn eval(
             _ => None,
         },
         Expr::Negate(e) => go(e)?.map(|v| negate(v, e)).transpose()?,
+        Expr::Required(e) => Some(go(e)?.ok_or(Fault)?),
         Expr::Cast { expr, to } => go(expr)?.map(|v| cast(v, expr.value_type(), *to)).transpose()?,
         Expr::Case { branches, otherwise, .. } => {
             for (when, then) in branches {

@@ -72,7 +72,7 @@ fn physical(expr: &Expr, params: &[(ValueType, Scalar)], schema: &Schema) -> Arc
             binary(left, op, right)
         }
         Expr::Negate(e) => Arc::new(NegativeExpr::new(go(e))),
-        Expr::Lookup { .. } => unreachable!("random expressions have no look-ups"),
+        Expr::Lookup { .. } | Expr::Required(_) => unreachable!("random expressions have no {expr:?}"),
         Expr::Cast { expr, to } => Arc::new(CastExpr::new(go(expr), arrow_type(*to), None)),
         Expr::Case { branches, otherwise, .. } => {
             let branches = branches.iter().map(|(when, then)| (go(when), go(then))).collect();

@@ -198,7 +198,9 @@ fn other_bindings(program: &Program, outputs: &[Arc<Expr>]) -> u32 {
 
 fn may_fault(expr: &Expr) -> bool {
     let computes = match expr {
-        Expr::Arith { .. } | Expr::Negate(_) | Expr::Cast { .. } | Expr::Call { .. } => true,
+        Expr::Arith { .. } | Expr::Negate(_) | Expr::Required(_) | Expr::Cast { .. } | Expr::Call { .. } => {
+            true
+        }
         Expr::Lookup { fallible, .. } => *fallible,
         _ => false,
     };

@@ -144,6 +144,22 @@ impl Lowering {
         self.lower(expr)
     }
 
+    /// The same for values that DataFusion takes to be never NULL: those that are nevertheless are faults.
+    pub(crate) fn required(&mut self, expr: &Arc<dyn PhysicalExpr>) -> Lowered {
+        let lowered = self.output(expr)?;
+        let may_be_null = lowered.may_be_null(&|leaf| match leaf {
+            Expr::Column { index, .. } => {
+                self.schema.fields().get(*index).is_none_or(|field| field.is_nullable())
+            }
+            Expr::Param { slot, .. } => {
+                let source = self.params.sources.get(*slot);
+                source.is_none_or(|source| source.expr.nullable(&self.schema).unwrap_or(true))
+            }
+            _ => true,
+        });
+        Ok(if may_be_null { Arc::new(Expr::Required(lowered)) } else { lowered })
+    }
+
     /// Lowers a key of GROUP BY.
     pub(crate) fn key(&mut self, expr: &Arc<dyn PhysicalExpr>) -> Result<Key, Declined> {
         if !fits(expr, MAX_RAW_DEPTH, &mut MAX_NODES.clone()) {

@@ -183,12 +183,14 @@ impl Lowering {
         ty: ValueType,
     ) -> Result<ExprFunction, Declined> {
         let own = over_values(expr).map_err(|error| self.unsupported(expr, &error.to_string()))?;
-        let field = self.schema.field(column);
-        // Every table has an entry for NULL.
-        let value = Field::new(field.name(), field.data_type().clone(), true);
-        let schema = Arc::new(Schema::new(vec![value.with_metadata(field.metadata().clone())]));
-        let fallible = may_raise(expr, &self.schema);
-        Ok(ExprFunction { expr: own, schema, ty, data_type, fallible })
+        // The column as it is: functions may ask about it.
+        let schema = Arc::new(Schema::new(vec![self.schema.field(column).clone()]));
+        // The values of an Arrow dictionary may have a NULL even so.
+        let keyed =
+            |field: &Field| !field.is_nullable() && matches!(field.data_type(), DataType::Dictionary(..));
+        let fallible = may_raise(expr, &self.schema) || keyed(self.schema.field(column));
+        let required = !expr.nullable(&self.schema).unwrap_or(true);
+        Ok(ExprFunction { expr: own, schema, ty, data_type, fallible, required })
     }
 
     /// The only column of the expression, if it can have a dictionary and the expression is a function of its values.

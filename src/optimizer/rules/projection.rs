@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use datafusion::physical_expr::expressions::Column;
+use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::projection::ProjectionExec;
 
 use crate::optimizer::expr::Lowering;
@@ -18,8 +19,11 @@ pub(crate) fn check(exec: &ProjectionExec, context: &RuleContext<'_>) -> Result<
     let outputs: Vec<_> = exec
         .expr()
         .iter()
-        .map(|output| match output.expr.downcast_ref::<Column>() {
+        .zip(exec.schema().fields())
+        .map(|(output, field)| match output.expr.downcast_ref::<Column>() {
             Some(column) => Ok(ProjectedColumn::Input(column.index())),
+            // The CPU raises where it makes a batch with a NULL in a column that is declared to have none.
+            None if !field.is_nullable() => lowering.required(&output.expr).map(ProjectedColumn::Computed),
             None => lowering.output(&output.expr).map(ProjectedColumn::Computed),
         })
         .collect();

@@ -10,7 +10,7 @@ use crate::kernels::expr::lookup::{POISON, VALID};
 fn function(expr: Arc<dyn PhysicalExpr>, ty: ValueType) -> ExprFunction {
     let schema = Arc::new(Schema::new(vec![Field::new("s", DataType::Utf8View, true)]));
     let data_type = expr.data_type(&schema).unwrap();
-    ExprFunction { expr, schema, ty, data_type, fallible: true }
+    ExprFunction { expr, schema, ty, data_type, fallible: true, required: false }
 }
 
 fn column() -> Arc<dyn PhysicalExpr> {
@@ -41,6 +41,24 @@ fn values_that_raise_are_found() {
         let flags = [VALID, POISON, 0, VALID, VALID, VALID, POISON, VALID];
         flags.iter().enumerate().fold(0, |word, (at, flag)| word | flag << (4 * at))
     });
+}
+
+/// The entry for NULL of a column that is never NULL is not evaluated: no row has it.
+#[test]
+fn columns_without_null_are_given_none() {
+    let number = ExprFunction { required: true, ..function(to_int(), ValueType::Int32) };
+    let null = values(&[None]);
+    let open = number.evaluate(&null).unwrap();
+    assert!(open.is_poisoned(0), "a NULL where none may be");
+    let schema = Arc::new(Schema::new(vec![Field::new("s", DataType::Utf8View, false)]));
+    for fallible in [false, true] {
+        let schema = Arc::clone(&schema);
+        let number = ExprFunction { schema, fallible, ..function(to_int(), ValueType::Int32) };
+        let void = number.evaluate(&null).unwrap();
+        assert_eq!((void.values.null_count(), void.is_poisoned(0)), (1, fallible));
+        let some = number.evaluate(&values(&[Some("1"), Some("2")])).unwrap();
+        assert_eq!((some.values.null_count(), some.poison.is_some()), (0, false));
+    }
 }
 
 #[test]
