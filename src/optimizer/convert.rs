@@ -1,12 +1,12 @@
 //! Third pass: the plan with GPU nodes, from final verdicts.
 
+use std::fmt;
 use std::sync::Arc;
 
 use datafusion::common::config::ConfigOptions;
-use datafusion::common::{Result, internal_err};
+use datafusion::common::{DataFusionError, Result, internal_datafusion_err, internal_err};
 use datafusion::physical_expr::expressions::UnKnownColumn;
-use datafusion::physical_optimizer::PhysicalOptimizerRule;
-use datafusion::physical_optimizer::sanity_checker::SanityCheckPlan;
+use datafusion::physical_optimizer::sanity_checker::check_plan_sanity;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::execution_plan::replace_children_if_necessary;
 use datafusion::physical_plan::repartition::RepartitionExec;
@@ -14,50 +14,76 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, Partitio
 
 use crate::physical_plan::{GpuExec, Query, Template};
 
+use super::reason::shorten;
 use super::tag::{Tagged, Verdict};
+
+/// Which node stood in the way of a conversion, and how.
+#[derive(Debug)]
+pub(crate) struct Failed {
+    node: String,
+    why: String,
+}
+
+impl Failed {
+    fn at(node: &Arc<dyn ExecutionPlan>, error: &DataFusionError) -> Self {
+        let text = error.message();
+        // DataFusion's check puts the whole plan before what it found.
+        let found = text.find(" does not satisfy ").map_or(&*text, |at| &text[at + 1..]);
+        Self { node: node.name().to_string(), why: shorten(&found) }
+    }
+}
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.node, self.why)
+    }
+}
+
+type Converted = Result<Arc<dyn ExecutionPlan>, Failed>;
 
 /// The converted plan, whose GPU nodes belong to `query`.
 ///
 /// # Errors
 /// Those of rebuilding nodes, of DataFusion's sanity check, and when schema or partitioning would change.
-pub(crate) fn convert(
-    tagged: &Tagged,
-    config: &ConfigOptions,
-    query: &Arc<Query>,
-) -> Result<Arc<dyn ExecutionPlan>> {
+pub(crate) fn convert(tagged: &Tagged, config: &ConfigOptions, query: &Arc<Query>) -> Converted {
     let plan = rebuild(tagged, 0, query, false)?;
-    let plan = SanityCheckPlan::new().optimize(plan, config)?;
+    check(&plan, config)?;
     let original = &tagged.nodes[0].plan;
     if plan.schema() != original.schema() {
-        return internal_err!("the schema changed from {:?} to {:?}", original.schema(), plan.schema());
+        let (before, after) = (original.schema(), plan.schema());
+        let error = internal_datafusion_err!("the schema changed from {before:?} to {after:?}");
+        return Err(Failed::at(&plan, &error));
     }
     Ok(plan)
 }
 
+/// DataFusion's sanity check, node by node from the bottom up, so that the node is known.
+fn check(plan: &Arc<dyn ExecutionPlan>, config: &ConfigOptions) -> Result<(), Failed> {
+    plan.children().into_iter().try_for_each(|child| check(child, config))?;
+    check_plan_sanity(plan, &config.optimizer).map_err(|error| Failed::at(plan, &error))
+}
+
 /// The node and what is below it; `below_gpu` if the node above runs on the GPU.
-fn rebuild(
-    tagged: &Tagged,
-    id: usize,
-    query: &Arc<Query>,
-    below_gpu: bool,
-) -> Result<Arc<dyn ExecutionPlan>> {
+fn rebuild(tagged: &Tagged, id: usize, query: &Arc<Query>, below_gpu: bool) -> Converted {
     let inputs = |ids: &[usize], below_gpu: bool| {
-        ids.iter().map(|id| rebuild(tagged, *id, query, below_gpu)).collect::<Result<Vec<_>>>()
+        ids.iter().map(|id| rebuild(tagged, *id, query, below_gpu)).collect::<Result<Vec<_>, _>>()
     };
     let node = &tagged.nodes[id];
+    let failed = |error: DataFusionError| Failed::at(&node.plan, &error);
     let Verdict::Gpu(proposal) = &node.verdict else {
         let mut children = inputs(&node.children, below_gpu && GpuExec::passes_on(&node.plan))?;
         if !below_gpu && !node.plan.is::<CoalescePartitionsExec>() {
             let originals = node.children.iter().map(|child| &tagged.nodes[*child].plan);
             let restored = children.into_iter().zip(originals);
-            children = restored.map(|(child, original)| restore(child, original)).collect::<Result<_>>()?;
+            let restored = restored.map(|(child, original)| restore(child, original));
+            children = restored.collect::<Result<_>>().map_err(failed)?;
         }
-        return replace_children_if_necessary(Arc::clone(&node.plan), children);
+        return replace_children_if_necessary(Arc::clone(&node.plan), children).map_err(failed);
     };
     let children = inputs(tagged.inputs(id), true)?;
-    let template = Template::chain(&node.plan, proposal.nodes)?;
-    let plan = GpuExec::try_new(Arc::clone(&proposal.op), template, children, Arc::clone(query))?;
-    Ok(Arc::new(plan.below_gpu(below_gpu)))
+    let template = Template::chain(&node.plan, proposal.nodes).map_err(failed)?;
+    let plan = GpuExec::try_new(Arc::clone(&proposal.op), template, children, Arc::clone(query));
+    Ok(Arc::new(plan.map_err(failed)?.below_gpu(below_gpu)))
 }
 
 /// `plan` in the partitions that `original` had: a GPU node gives one partition where it stands for an exchange too, and CPU nodes
@@ -84,3 +110,6 @@ fn restore(
     };
     Ok(Arc::new(RepartitionExec::try_new(plan, partitioning)?))
 }
+
+#[cfg(test)]
+mod tests;

@@ -39,6 +39,7 @@ pub(crate) use expr::Lowering;
 pub(crate) use planning::Planning;
 
 use registry::RuleContext;
+use review::Island;
 use tag::Tagged;
 
 /// Where the rule learns what the adapter of a query can do; it never sees the adapter itself.
@@ -141,23 +142,45 @@ pub(crate) fn offload(
         return refused(plan, &reason);
     }
     let mut tagged = Tagged::new(plan, &RuleContext { caps, options });
-    review::review(&mut tagged, options);
-    finish(plan, &tagged, config)
+    let islands = review::review(&mut tagged, options);
+    finish(plan, tagged, &islands, config)
 }
 
-/// The converted plan; the CPU plan when nothing moves or when anything goes wrong.
-fn finish(plan: &Arc<dyn ExecutionPlan>, tagged: &Tagged, config: &ConfigOptions) -> Outcome {
-    let report = PlacementReport::new(tagged);
-    if !report.uses_gpu() {
-        return Outcome { plan: Arc::clone(plan), report };
-    }
-    match convert::convert(tagged, config, &planning::query()) {
-        Ok(plan) => Outcome { plan, report },
-        Err(error) => {
-            tracing::warn!(target: "datafusion_wgpu::placement", "the CPU plan is kept: {error}");
-            refused(plan, &Reason::ConversionFailed { message: error.to_string() })
+/// The converted plan; the CPU plan when nothing moves or when anything goes wrong, except that an island which cannot be
+/// converted leaves the others alone.
+fn finish(
+    plan: &Arc<dyn ExecutionPlan>,
+    mut tagged: Tagged,
+    islands: &[Island],
+    config: &ConfigOptions,
+) -> Outcome {
+    let query = planning::query();
+    let convert = |tagged: &Tagged| {
+        let report = PlacementReport::new(tagged);
+        if !report.uses_gpu() {
+            return Ok(Outcome { plan: Arc::clone(plan), report });
+        }
+        let converted = convert::convert(tagged, config, &query);
+        converted.map(|plan| Outcome { plan, report }).map_err(|failed| {
+            tracing::warn!(target: "datafusion_wgpu::placement", "a plan cannot be converted: {failed}");
+            Reason::ConversionFailed { message: failed.to_string() }
+        })
+    };
+    let first = match convert(&tagged) {
+        Ok(outcome) => return outcome,
+        Err(reason) => reason,
+    };
+    if islands.len() > 1 {
+        for island in islands {
+            if let Err(reason) = review::alone(&mut tagged, island, convert) {
+                review::give_up(&mut tagged, island, &reason);
+            }
+        }
+        if let Ok(outcome) = convert(&tagged) {
+            return outcome;
         }
     }
+    refused(plan, &first)
 }
 
 fn refused(plan: &Arc<dyn ExecutionPlan>, reason: &Reason) -> Outcome {

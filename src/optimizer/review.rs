@@ -14,18 +14,25 @@ use super::tag::{Tagged, Verdict};
 /// With placement 'auto' an island starts at a node that reads all of its input (an aggregate); the filters and
 /// projections below it belong to it. It stays on the CPU when its input is small. With 'force' every supported node
 /// is kept. Either way projections that only rename are kept between GPU nodes, and left alone at an island's border.
-pub(crate) fn review(tagged: &mut Tagged, options: &GpuOptions) {
+///
+/// The islands that are kept come back.
+pub(crate) fn review(tagged: &mut Tagged, options: &GpuOptions) -> Vec<Island> {
     cover(tagged);
     let mut islands = vec![];
     if !tagged.nodes.is_empty() {
         find_islands(tagged, 0, None, options.placement == Placement::Auto, &mut islands);
     }
-    for island in islands {
-        match judge(tagged, &island, options) {
-            Some(reason) => give_up(tagged, &island, &reason),
-            None => trim(tagged, &island),
+    islands.retain(|island| match judge(tagged, island, options) {
+        Some(reason) => {
+            give_up(tagged, island, &reason);
+            false
         }
-    }
+        None => {
+            trim(tagged, island);
+            true
+        }
+    });
+    islands
 }
 
 /// Marks the nodes that a proposal further up stands for.
@@ -38,7 +45,7 @@ fn cover(tagged: &mut Tagged) {
 }
 
 /// GPU nodes that are connected, directly or through transparent nodes; the topmost comes first.
-type Island = Vec<usize>;
+pub(crate) type Island = Vec<usize>;
 
 fn find_islands(
     tagged: &mut Tagged,
@@ -135,11 +142,26 @@ fn estimated_rows(plan: &dyn ExecutionPlan, context: &StatisticsContext) -> Opti
 }
 
 /// Leaves every node of an island on the CPU.
-fn give_up(tagged: &mut Tagged, island: &[usize], reason: &Reason) {
+pub(crate) fn give_up(tagged: &mut Tagged, island: &[usize], reason: &Reason) {
     for id in island {
         let covered = tagged.covered(*id);
         for node in std::iter::once(*id).chain(covered) {
             tagged.nodes[node].verdict = Verdict::Cpu(vec![reason.clone()]);
         }
     }
+}
+
+/// What `work` says to the plan with no GPU nodes but those of one island.
+pub(crate) fn alone<T>(tagged: &mut Tagged, island: &[usize], work: impl Fn(&Tagged) -> T) -> T {
+    let verdicts: Vec<Verdict> = tagged.nodes.iter().map(|node| node.verdict.clone()).collect();
+    for (id, node) in tagged.nodes.iter_mut().enumerate() {
+        if matches!(node.verdict, Verdict::Gpu(_)) && !island.contains(&id) {
+            node.verdict = Verdict::Cpu(vec![]);
+        }
+    }
+    let said = work(tagged);
+    for (node, verdict) in tagged.nodes.iter_mut().zip(verdicts) {
+        node.verdict = verdict;
+    }
+    said
 }

@@ -501,13 +501,13 @@ async fn a_conversion_that_fails_keeps_the_cpu_plan() {
     let plan = ctx.sql(Q).await.unwrap().create_physical_plan().await.unwrap();
     let (caps, options) = (DeviceCaps::for_tests(), force());
     let mut tagged = Tagged::new(&plan, &RuleContext { caps: &caps, options: &options });
-    review::review(&mut tagged, &options);
+    let islands = review::review(&mut tagged, &options);
     for node in &mut tagged.nodes {
         if let tag::Verdict::Gpu(proposal) = &mut node.verdict {
             proposal.nodes = 99;
         }
     }
-    let outcome = finish(&plan, &tagged, ctx.state().config_options());
+    let outcome = finish(&plan, tagged, &islands, ctx.state().config_options());
     assert!(Arc::ptr_eq(&outcome.plan, &plan));
     assert_eq!(outcome.report.codes("FilterExec"), ["ConversionFailed"]);
 }
