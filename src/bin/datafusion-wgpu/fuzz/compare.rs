@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use datafusion::arrow::array::{AsArray, RecordBatch};
-use datafusion::arrow::datatypes::{DataType, Field, Float32Type, Float64Type, SchemaRef};
+use datafusion::arrow::datatypes::{DataType, Field, Float16Type, Float32Type, Float64Type, SchemaRef};
 use datafusion::error::Result;
 
 use super::ast::{Query, Target, Tier};
@@ -107,6 +107,7 @@ impl Answer {
     pub fn has_nan(&self) -> bool {
         let columns = self.batches.iter().flat_map(RecordBatch::columns);
         columns.into_iter().any(|column| match column.data_type() {
+            DataType::Float16 => column.as_primitive::<Float16Type>().iter().flatten().any(|v| v.is_nan()),
             DataType::Float32 => column.as_primitive::<Float32Type>().iter().flatten().any(f32::is_nan),
             DataType::Float64 => column.as_primitive::<Float64Type>().iter().flatten().any(f64::is_nan),
             _ => false,

@@ -4,9 +4,11 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use datafusion::arrow::array::{Array, ArrayRef, AsArray, Float32Array, Float64Array, RecordBatch};
+use datafusion::arrow::array::{
+    Array, ArrayRef, AsArray, Float16Array, Float32Array, Float64Array, RecordBatch,
+};
 use datafusion::arrow::compute::{SortOptions, cast, concat_batches};
-use datafusion::arrow::datatypes::{DataType, Float32Type, Float64Type};
+use datafusion::arrow::datatypes::{ArrowPrimitiveType, DataType, Float16Type, Float32Type, Float64Type};
 use datafusion::arrow::row::{RowConverter, SortField};
 use datafusion::error::Result;
 
@@ -28,6 +30,9 @@ pub struct Rows {
     /// The keys of each row as far as they determine its place.
     places: Vec<Vec<u8>>,
 }
+
+/// A float of 16 bits.
+type Half = <Float16Type as ArrowPrimitiveType>::Native;
 
 /// A column that DataFusion rounds at each step.
 struct Rounded {
@@ -268,6 +273,7 @@ fn has_any_nan(tier: Tier) -> bool {
 fn settles(spec: &Spec, column: usize, batch: &RecordBatch, columns: usize) -> bool {
     let array = batch.column(column);
     let any = |test: fn(f64) -> bool| match array.data_type() {
+        DataType::Float16 => array.as_primitive::<Float16Type>().iter().flatten().any(|v| test(v.into())),
         DataType::Float32 => array.as_primitive::<Float32Type>().iter().flatten().any(|v| test(v.into())),
         DataType::Float64 => array.as_primitive::<Float64Type>().iter().flatten().any(test),
         _ => false,
@@ -300,8 +306,9 @@ fn normal(column: &ArrayRef, one_zero: bool, one_nan: bool) -> ArrayRef {
     macro_rules! normal {
         ($type:ty, $array:ty, $native:ty) => {{
             let value = |value: $native| {
-                if one_zero && value == 0.0 {
-                    0.0
+                let zero = <$native>::default();
+                if one_zero && value == zero {
+                    zero
                 } else if one_nan && value.is_nan() {
                     <$native>::NAN
                 } else {
@@ -313,6 +320,7 @@ fn normal(column: &ArrayRef, one_zero: bool, one_nan: bool) -> ArrayRef {
         }};
     }
     match column.data_type() {
+        DataType::Float16 => normal!(Float16Type, Float16Array, Half),
         DataType::Float32 => normal!(Float32Type, Float32Array, f32),
         DataType::Float64 => normal!(Float64Type, Float64Array, f64),
         _ => Arc::clone(column),

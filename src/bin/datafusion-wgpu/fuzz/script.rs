@@ -161,8 +161,9 @@ fn create_table(table: &TableData) -> String {
         let name = cells::type_name(field.data_type());
         // Days and instants are written as numbers, which hold every value.
         let value = match types::class(field.data_type()) {
-            Class::Date => format!("arrow_cast({column}, 'Int32')"),
-            Class::Timestamp => format!("arrow_cast({column}, 'Int64')"),
+            Class::Date | Class::Time | Class::Timestamp | Class::Duration => {
+                format!("arrow_cast({column}, '{}')", cells::inside(field.data_type()))
+            }
             Class::Binary => format!("decode({column}, 'hex')"),
             _ => column,
         };

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use datafusion::arrow::array::{ArrayRef, Int64Array, RecordBatch};
 use datafusion::arrow::compute::cast;
-use datafusion::arrow::datatypes::DataType;
+use datafusion::arrow::datatypes::{DataType, TimeUnit};
 use datafusion::common::runtime::SpawnedTask;
 
 use super::ast::{Expr, Item, OrderKey, Query, Relation, Target, Tier};
@@ -59,8 +59,14 @@ fn a_seed_gives_the_same_again() {
 }
 
 /// What queries are made of; each of these must be produced.
-const KINDS: [&str; 75] = [
+const KINDS: [&str; 81] = [
     "guarded division",
+    "duration arithmetic",
+    "interval arithmetic",
+    "long IN",
+    "text function",
+    "text test",
+    "text to integer",
     "AND",
     "BETWEEN",
     "CASE",
@@ -171,9 +177,12 @@ async fn scripts_hold_every_value() {
         Class::Bool,
         Class::Int,
         Class::Float,
+        Class::Half,
         Class::Decimal,
         Class::Date,
+        Class::Time,
         Class::Timestamp,
+        Class::Duration,
         Class::Text,
         Class::Binary,
     ];
@@ -413,4 +422,9 @@ fn edge_values_are_there() {
     has(&DataType::Date32, &["-1", "0", "18321", "-719162", "2147483647"]);
     has(&DataType::Utf8View, &["", "日本語", "'", "%"]);
     has(&DataType::Decimal128(9, 2), &["9999999.99", "-9999999.99", "0.00"]);
+    has(&DataType::Decimal32(9, 2), &["9999999.99", "-9999999.99", "0.00"]);
+    has(&DataType::Float16, &["-0.0", "NaN(0x7e01)", "inf", "5.9604645e-8"]);
+    has(&DataType::Date64, &["-86400000", "0", "9223372036854775807"]);
+    has(&DataType::Time64(TimeUnit::Nanosecond), &["0", "86399999999999"]);
+    has(&DataType::Duration(TimeUnit::Second), &["-9223372036854775808", "0"]);
 }

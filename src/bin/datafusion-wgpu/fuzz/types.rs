@@ -15,14 +15,20 @@ pub enum Class {
     Bool,
     /// The eight integer types.
     Int,
-    /// The two float types.
+    /// Singles and doubles.
     Float,
-    /// 128-bit decimals.
+    /// Floats of 16 bits, which are compared and carried only.
+    Half,
+    /// Decimals of 32, 64 and 128 bits.
     Decimal,
     /// Days.
     Date,
+    /// Times of the day, of any unit.
+    Time,
     /// Timestamps of any unit.
     Timestamp,
+    /// Spans of time, of any unit.
+    Duration,
     /// Strings of any layout.
     Text,
     /// Bytes of any layout.
@@ -34,11 +40,16 @@ pub fn class(data_type: &DataType) -> Class {
     match data_type {
         DataType::Boolean => Class::Bool,
         DataType::Float32 | DataType::Float64 => Class::Float,
-        DataType::Decimal128(..) => Class::Decimal,
-        DataType::Date32 => Class::Date,
+        DataType::Float16 => Class::Half,
+        DataType::Decimal32(..) | DataType::Decimal64(..) | DataType::Decimal128(..) => Class::Decimal,
+        DataType::Date32 | DataType::Date64 => Class::Date,
+        DataType::Time32(_) | DataType::Time64(_) => Class::Time,
+        DataType::Duration(_) => Class::Duration,
         DataType::Timestamp(..) => Class::Timestamp,
         DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View | DataType::Dictionary(..) => Class::Text,
-        DataType::Binary | DataType::LargeBinary | DataType::BinaryView => Class::Binary,
+        DataType::Binary | DataType::LargeBinary | DataType::BinaryView | DataType::FixedSizeBinary(_) => {
+            Class::Binary
+        }
         ty if ty.is_integer() => Class::Int,
         _ => Class::Null,
     }
@@ -137,33 +148,69 @@ pub fn random_type(rng: &mut Rng, class: Class) -> DataType {
         Class::Int => INTEGERS[rng.below(INTEGERS.len())].clone(),
         Class::Float if rng.chance(40) => DataType::Float32,
         Class::Float => DataType::Float64,
+        Class::Half => DataType::Float16,
         Class::Decimal => {
             let (precision, scale) = rng.choose(&DECIMALS);
-            DataType::Decimal128(precision, scale)
+            match precision {
+                ..=9 if rng.chance(35) => DataType::Decimal32(precision, scale),
+                ..=18 if rng.chance(35) => DataType::Decimal64(precision, scale),
+                _ => DataType::Decimal128(precision, scale),
+            }
         }
+        Class::Date if rng.chance(20) => DataType::Date64,
         Class::Date => DataType::Date32,
+        Class::Time => rng.choose(&TIMES).clone(),
         Class::Timestamp => {
-            let unit = rng.choose(&[
-                TimeUnit::Second,
-                TimeUnit::Millisecond,
-                TimeUnit::Microsecond,
-                TimeUnit::Nanosecond,
-                TimeUnit::Nanosecond,
-            ]);
+            let unit = random_unit(rng);
             DataType::Timestamp(unit, rng.chance(20).then(|| "+00:00".into()))
         }
-        Class::Text => match rng.below(5) {
+        Class::Duration => DataType::Duration(random_unit(rng)),
+        Class::Text => match rng.below(6) {
             0 => DataType::Utf8View,
             1 => DataType::LargeUtf8,
-            2 => DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8)),
+            2 | 3 => random_dictionary(rng),
             _ => DataType::Utf8,
         },
-        Class::Binary => match rng.below(4) {
+        Class::Binary => match rng.below(5) {
             0 => DataType::BinaryView,
             1 => DataType::LargeBinary,
+            2 => DataType::FixedSizeBinary(3),
             _ => DataType::Binary,
         },
     }
+}
+
+/// Times of the day as Arrow has them.
+const TIMES: [&DataType; 4] = [
+    &DataType::Time32(TimeUnit::Second),
+    &DataType::Time32(TimeUnit::Millisecond),
+    &DataType::Time64(TimeUnit::Microsecond),
+    &DataType::Time64(TimeUnit::Nanosecond),
+];
+
+/// Nanoseconds, which SQL's own types have, more often.
+fn random_unit(rng: &mut Rng) -> TimeUnit {
+    use TimeUnit::*;
+    rng.choose(&[Second, Millisecond, Microsecond, Nanosecond, Nanosecond])
+}
+
+/// Keys of 32 bits mostly, or of another width.
+fn random_dictionary(rng: &mut Rng) -> DataType {
+    let keys = rng.weighted(&[
+        (5, &DataType::Int32),
+        (1, &DataType::Int8),
+        (1, &DataType::UInt8),
+        (1, &DataType::Int16),
+        (1, &DataType::UInt32),
+        (1, &DataType::Int64),
+    ]);
+    let values = rng.weighted(&[(4, &DataType::Utf8), (1, &DataType::LargeUtf8)]);
+    DataType::Dictionary(Box::new(keys.clone()), Box::new(values.clone()))
+}
+
+/// Whether columns of the type may hold only so few distinct values that its keys have room for them.
+pub fn has_few_values(data_type: &DataType) -> bool {
+    matches!(data_type, DataType::Dictionary(keys, _) if matches!(**keys, DataType::Int8 | DataType::UInt8))
 }
 
 /// A random flavour for a type.
@@ -183,15 +230,18 @@ fn random_flavour(rng: &mut Rng, class: Class) -> Flavour {
 }
 
 /// The classes of a table's columns after its key: what runs on the device today is frequent.
-const CLASSES: [(u32, Class); 9] = [
+const CLASSES: [(u32, Class); 12] = [
     (14, Class::Int),
     (8, Class::Decimal),
     (7, Class::Float),
+    (6, Class::Text),
     (5, Class::Date),
     (4, Class::Bool),
-    (4, Class::Text),
-    (2, Class::Timestamp),
-    (1, Class::Binary),
+    (3, Class::Timestamp),
+    (2, Class::Time),
+    (2, Class::Binary),
+    (1, Class::Half),
+    (1, Class::Duration),
     (1, Class::Null),
 ];
 
@@ -207,6 +257,9 @@ pub fn tables(rng: &mut Rng) -> Vec<Table> {
             let mut flavour = if index == 0 { Flavour::Small } else { random_flavour(rng, class) };
             if index == 1 && class == Class::Int {
                 flavour = Flavour::Edge;
+            }
+            if has_few_values(&data_type) {
+                flavour = Flavour::Small;
             }
             let nullable = class == Class::Null || rng.chance(85);
             let name = if index == 0 { "k".to_string() } else { format!("c{index}") };

@@ -3,19 +3,23 @@
 use std::sync::Arc;
 
 use datafusion::arrow::array::{
-    ArrayRef, ArrowPrimitiveType, BinaryArray, BooleanArray, NullArray, PrimitiveArray, StringArray,
+    ArrayRef, ArrowPrimitiveType, BinaryArray, BooleanArray, FixedSizeBinaryArray, NullArray, PrimitiveArray,
+    StringArray,
 };
-use datafusion::arrow::buffer::{BooleanBuffer, NullBuffer, ScalarBuffer};
+use datafusion::arrow::buffer::{BooleanBuffer, Buffer, NullBuffer, ScalarBuffer};
 use datafusion::arrow::compute::cast;
 use datafusion::arrow::datatypes::{
-    DataType, Date32Type, Decimal128Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type,
-    Int64Type, TimeUnit, TimestampMicrosecondType, TimestampMillisecondType, TimestampNanosecondType,
-    TimestampSecondType, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
+    DataType, Date32Type, Date64Type, Decimal32Type, Decimal64Type, Decimal128Type, DurationMicrosecondType,
+    DurationMillisecondType, DurationNanosecondType, DurationSecondType, Float16Type, Float32Type,
+    Float64Type, Int8Type, Int16Type, Int32Type, Int64Type, Time32MillisecondType, Time32SecondType,
+    Time64MicrosecondType, Time64NanosecondType, TimeUnit, TimestampMicrosecondType,
+    TimestampMillisecondType, TimestampNanosecondType, TimestampSecondType, UInt8Type, UInt16Type,
+    UInt32Type, UInt64Type,
 };
 use datafusion::error::Result;
 
 use super::rng::Rng;
-use super::types::{Class, Flavour, class};
+use super::types::{Class, Flavour, class, has_few_values};
 
 /// How a column is filled.
 #[derive(Debug, Clone, Copy)]
@@ -39,10 +43,19 @@ pub fn array(
     Ok(match class(data_type) {
         Class::Null => Arc::new(NullArray::new(rows)),
         Class::Text => {
+            let flavour = if has_few_values(data_type) { Flavour::Small } else { flavour };
             let values = filled(rng, fill, rows, |rng| text(rng, flavour));
             let offsets = StringArray::from_iter_values(values);
             let (offsets, bytes, _) = offsets.into_parts();
             cast(&StringArray::new(offsets, bytes, nulls), data_type)?
+        }
+        Class::Binary if let DataType::FixedSizeBinary(size) = data_type => {
+            let padded = |mut bytes: Vec<u8>| {
+                bytes.resize(*size as usize, 0);
+                bytes
+            };
+            let values = filled(rng, fill, rows, |rng| padded(bytes(rng, flavour)));
+            Arc::new(FixedSizeBinaryArray::try_new(*size, Buffer::from_vec(values.concat()), nulls)?)
         }
         Class::Binary => {
             let values = filled(rng, fill, rows, |rng| bytes(rng, flavour));
@@ -52,6 +65,12 @@ pub fn array(
         Class::Float => {
             let single = *data_type == DataType::Float32;
             floats(filled(rng, fill, rows, |rng| float_bits(rng, flavour, single)), single, nulls)
+        }
+        Class::Half => {
+            let bits = filled(rng, fill, rows, |rng| half_bits(rng, flavour));
+            let values =
+                bits.into_iter().map(<Float16Type as ArrowPrimitiveType>::Native::from_bits).collect();
+            Arc::new(primitive::<Float16Type>(values, nulls))
         }
         _ => integers(data_type, filled(rng, fill, rows, |rng| integer(rng, data_type, flavour)), nulls)?,
     })
@@ -95,6 +114,21 @@ pub fn integers(data_type: &DataType, values: Vec<i128>, nulls: Option<NullBuffe
         DataType::UInt32 => Arc::new(of!(UInt32Type, u32)),
         DataType::UInt64 => Arc::new(of!(UInt64Type, u64)),
         DataType::Date32 => Arc::new(of!(Date32Type, i32)),
+        DataType::Date64 => Arc::new(of!(Date64Type, i64)),
+        DataType::Time32(TimeUnit::Second) => Arc::new(of!(Time32SecondType, i32)),
+        DataType::Time32(_) => Arc::new(of!(Time32MillisecondType, i32)),
+        DataType::Time64(TimeUnit::Microsecond) => Arc::new(of!(Time64MicrosecondType, i64)),
+        DataType::Time64(_) => Arc::new(of!(Time64NanosecondType, i64)),
+        DataType::Duration(TimeUnit::Second) => Arc::new(of!(DurationSecondType, i64)),
+        DataType::Duration(TimeUnit::Millisecond) => Arc::new(of!(DurationMillisecondType, i64)),
+        DataType::Duration(TimeUnit::Microsecond) => Arc::new(of!(DurationMicrosecondType, i64)),
+        DataType::Duration(TimeUnit::Nanosecond) => Arc::new(of!(DurationNanosecondType, i64)),
+        DataType::Decimal32(precision, scale) => {
+            Arc::new(of!(Decimal32Type, i32).with_precision_and_scale(*precision, *scale)?)
+        }
+        DataType::Decimal64(precision, scale) => {
+            Arc::new(of!(Decimal64Type, i64).with_precision_and_scale(*precision, *scale)?)
+        }
         DataType::Decimal128(precision, scale) => {
             Arc::new(primitive::<Decimal128Type>(values, nulls).with_precision_and_scale(*precision, *scale)?)
         }
@@ -128,7 +162,10 @@ fn range(data_type: &DataType) -> (i128, i128) {
         DataType::UInt32 => (0, u32::MAX.into()),
         DataType::UInt64 => (0, u64::MAX.into()),
         DataType::Date32 => (i32::MIN.into(), i32::MAX.into()),
-        DataType::Decimal128(precision, _) => {
+        DataType::Time32(unit) | DataType::Time64(unit) => (0, 86_400 * per_second(*unit) - 1),
+        DataType::Decimal32(precision, _)
+        | DataType::Decimal64(precision, _)
+        | DataType::Decimal128(precision, _) => {
             let most = 10i128.pow(u32::from(*precision)) - 1;
             (-most, most)
         }
@@ -136,6 +173,16 @@ fn range(data_type: &DataType) -> (i128, i128) {
         DataType::Timestamp(TimeUnit::Millisecond, _) => (-62_135_596_800_000, 253_402_300_799_999),
         DataType::Timestamp(TimeUnit::Microsecond, _) => (-62_135_596_800_000_000, 253_402_300_799_999_999),
         _ => (i64::MIN.into(), i64::MAX.into()),
+    }
+}
+
+/// Ticks of a unit in a second.
+fn per_second(unit: TimeUnit) -> i128 {
+    match unit {
+        TimeUnit::Second => 1,
+        TimeUnit::Millisecond => 1_000,
+        TimeUnit::Microsecond => 1_000_000,
+        TimeUnit::Nanosecond => 1_000_000_000,
     }
 }
 
@@ -166,7 +213,13 @@ const EDGES: [i128; 19] = [
 const DAYS: [i128; 10] = [-1, 0, 789, 11_016, 18_321, 18_262, 18_261, -719_162, 2_932_896, -25_509];
 
 fn integer(rng: &mut Rng, data_type: &DataType, flavour: Flavour) -> i128 {
+    const DAY: i128 = 86_400_000;
     let (low, high) = range(data_type);
+    if *data_type == DataType::Date64 && rng.chance(98) {
+        // Days are what it should hold; a time of the day is not forbidden.
+        let time = if rng.chance(10) { rng.below(DAY as usize) as i128 } else { 0 };
+        return integer(rng, &DataType::Date32, flavour) * DAY + time;
+    }
     let value = match (class(data_type), flavour) {
         (Class::Bool, _) => rng.below(2) as i128,
         (Class::Date, Flavour::Small) => 18_261 + rng.below(12) as i128,
@@ -267,6 +320,21 @@ fn float_bits(rng: &mut Rng, flavour: Flavour, single: bool) -> u64 {
             random & !((last as u64) << shift) | (field as u64) << shift
         }
         _ => bits((rng.below(2 << 20) as f64 - f64::from(1 << 20)) / 1024.0),
+    }
+}
+
+/// Zeros, NaNs of both signs, infinities, denormals, the largest ones, and some others.
+const HALVES: [u16; 16] = [
+    0, 0x8000, 0x7e00, 0xfe00, 0x7e01, 0x7d01, 0x7c00, 0xfc00, 1, 0x8001, 0x03ff, 0x0400, 0x7bff, 0xfbff,
+    0x3c00, 0x2e66,
+];
+
+fn half_bits(rng: &mut Rng, flavour: Flavour) -> u16 {
+    match flavour {
+        Flavour::Edge if rng.chance(40) => rng.choose(&HALVES),
+        Flavour::Edge if rng.chance(20) => rng.bits() as u16,
+        // From 1 to 4 in steps, of both signs.
+        _ => 0x3c00 + 0x100 * rng.below(8) as u16 + if rng.chance(30) { 0x8000 } else { 0 },
     }
 }
 

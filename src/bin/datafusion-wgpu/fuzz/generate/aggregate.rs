@@ -139,7 +139,8 @@ impl Generator<'_> {
         let mut arg = self.value(scope, of, 2);
         // DataFusion's grouped MIN and MAX over floats depend on the order of rows where NaNs or both zeros are.
         let odd = of == Class::Float && arg.flavour != Flavour::Dyadic;
-        if odd && place.grouped && (place.nested || self.rng.chance(85)) {
+        let half = of == Class::Half;
+        if half && place.grouped || odd && place.grouped && (place.nested || self.rng.chance(85)) {
             arg = self.value(scope, Class::Int, 1);
         }
         let template = self.rng.choose(&["min({})", "max({})"]);
@@ -152,7 +153,7 @@ impl Generator<'_> {
         match self.rng.below(8) {
             0 | 1 => {
                 let of = match self.class(scope) {
-                    Class::Float => Class::Int,
+                    Class::Float | Class::Half => Class::Int,
                     of => of,
                 };
                 let arg = self.value(scope, of, 0);

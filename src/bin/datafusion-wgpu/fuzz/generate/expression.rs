@@ -1,6 +1,6 @@
 //! Values of each class.
 
-use datafusion::arrow::datatypes::{DataType, TimeUnit};
+use datafusion::arrow::datatypes::DataType;
 
 use super::super::ast::{Arg, Expr, Tier};
 use super::super::types::{Class, Flavour, class, random_type};
@@ -12,6 +12,7 @@ impl Generator<'_> {
         if depth == 0 || self.rng.chance(35) {
             return self.leaf(scope, of);
         }
+        // Which column such a text came from, the device does not know.
         let text = matches!(of, Class::Text | Class::Binary);
         if !(self.device && text) && self.rng.chance(30) {
             return self.conditional(scope, of, depth - 1);
@@ -23,13 +24,14 @@ impl Generator<'_> {
             Class::Float => self.float(scope, depth - 1),
             Class::Date => self.date(scope, depth - 1),
             Class::Timestamp => self.timestamp(scope, depth - 1),
-            _ if self.device => self.leaf(scope, of),
+            Class::Duration => self.duration(scope),
+            Class::Text if self.device || self.rng.chance(50) => self.text_of_one(scope, depth),
             Class::Text => self.text(scope, depth - 1),
             _ => self.leaf(scope, of),
         }
     }
 
-    fn leaf(&mut self, scope: &Scope, of: Class) -> Expr {
+    pub fn leaf(&mut self, scope: &Scope, of: Class) -> Expr {
         match self.column(scope, of) {
             Some(column) if !self.rng.chance(8) => column,
             Some(column) => self.literal(&column),
@@ -43,12 +45,7 @@ impl Generator<'_> {
 
     fn integer(&mut self, scope: &Scope, depth: usize) -> Expr {
         let left = self.value(scope, Class::Int, depth);
-        let wide = match self.rng.below(14) {
-            // Functions of text.
-            10 if self.device => 12,
-            wide => wide,
-        };
-        match wide {
+        match self.rng.below(14) {
             0..=3 => self.integer_arithmetic(scope, left, depth),
             4 => {
                 let (ty, bound) = (left.data_type.clone(), left.bound);
@@ -88,20 +85,8 @@ impl Generator<'_> {
                 let right = self.literal(&left);
                 Expr::new("bitwise", left.data_type.clone(), template, vec![left.into(), right.into()])
             }
-            10 => {
-                let text = self.value(scope, Class::Text, depth);
-                let template =
-                    self.rng.choose(&["character_length({})", "octet_length({})", "strpos({}, 'a')"]);
-                Expr::new("text to integer", DataType::Int32, template, vec![text.into()])
-                    .known(Flavour::Edge, 1e6)
-            }
-            11 => {
-                let date = self.value(scope, Class::Date, 0);
-                let part = self.rng.choose(&["YEAR", "MONTH", "DAY", "DOW", "WEEK", "QUARTER", "DOY"]);
-                // The part of a NULL without a type raises for every batch, also for one without rows, which not every plan has.
-                let text = vec![format!("EXTRACT({part} FROM CAST(").into(), " AS DATE))".into()];
-                Expr::of_parts("EXTRACT", DataType::Int32, text, vec![date.into()]).known(Flavour::Edge, 1e7)
-            }
+            10 => self.text_to_integer(scope, depth),
+            11 => self.part(scope),
             12 => {
                 let right = self.value(scope, Class::Int, depth);
                 let name = self.rng.choose(&["greatest({}, {})", "least({}, {})"]);
@@ -109,16 +94,14 @@ impl Generator<'_> {
             }
             _ => {
                 let from = self.class(scope);
-                let from = if from == Class::Binary { Class::Int } else { from };
-                let value = self.value(scope, from, depth);
+                let number =
+                    matches!(from, Class::Bool | Class::Int | Class::Float | Class::Decimal | Class::Text);
+                let value = self.value(scope, if number { from } else { Class::Int }, depth);
                 let template = self.rng.choose(&[
                     "TRY_CAST({} AS INT)",
                     "TRY_CAST({} AS BIGINT)",
                     "TRY_CAST({} AS SMALLINT)",
                 ]);
-                if matches!(from, Class::Date | Class::Timestamp) {
-                    return left;
-                }
                 Expr::new("TRY_CAST", DataType::Int64, template, vec![value.into()])
             }
         }
@@ -244,64 +227,6 @@ impl Generator<'_> {
             }
         };
         expr.with_tier(tier)
-    }
-
-    fn date(&mut self, scope: &Scope, depth: usize) -> Expr {
-        let left = self.value(scope, Class::Date, depth);
-        let templates = [
-            "TRY_CAST({} AS DATE)",
-            "arrow_cast(arrow_cast({}, 'Int32'), 'Date32')",
-            "greatest({}, DATE '1970-01-01')",
-            "least({}, DATE '2024-02-29')",
-        ];
-        let template = self.rng.choose(if self.device { &templates[..2] } else { &templates[..] });
-        Expr::new("date function", DataType::Date32, template, vec![left.into()])
-    }
-
-    fn timestamp(&mut self, scope: &Scope, depth: usize) -> Expr {
-        let left = self.value(scope, Class::Timestamp, depth);
-        let ty = left.data_type.clone();
-        if self.device || self.rng.chance(30) {
-            let template = self.rng.choose(&[
-                "date_trunc('hour', {})",
-                "date_trunc('minute', {})",
-                "date_bin(INTERVAL '15 minutes', {})",
-            ]);
-            return Expr::new("timestamp function", ty, template, vec![left.into()]);
-        }
-        let template = self.rng.choose(&["coalesce({}, {})", "nullif({}, {})", "greatest({}, {})"]);
-        let right = self.literal(&left);
-        match ty {
-            DataType::Timestamp(TimeUnit::Nanosecond, None) => {
-                Expr::new("timestamp function", ty, template, vec![left.into(), right.into()])
-            }
-            _ => left,
-        }
-    }
-
-    fn text(&mut self, scope: &Scope, depth: usize) -> Expr {
-        let left = self.value(scope, Class::Text, depth);
-        match self.rng.below(5) {
-            0 => {
-                let template =
-                    self.rng.choose(&["upper({})", "lower({})", "btrim({})", "reverse({})", "md5({})"]);
-                Expr::new("text function", DataType::Utf8, template, vec![left.into()])
-            }
-            1 => Expr::new("text function", DataType::Utf8, "substr({}, 2, 3)", vec![left.into()]),
-            2 => {
-                let integer = self.value(scope, Class::Int, depth);
-                Expr::new("CAST", DataType::Utf8, "CAST({} AS VARCHAR)", vec![integer.into()])
-            }
-            _ => {
-                let right = if self.rng.chance(50) {
-                    self.literal(&left)
-                } else {
-                    self.value(scope, Class::Text, depth)
-                };
-                let template = self.rng.choose(&["({} || {})", "concat({}, {})"]);
-                Expr::new("text function", DataType::Utf8, template, vec![left.into(), right.into()])
-            }
-        }
     }
 
     /// CASE, COALESCE or NULLIF over values of one class.

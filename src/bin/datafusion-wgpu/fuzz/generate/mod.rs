@@ -9,6 +9,8 @@ mod expression;
 mod predicate;
 mod query;
 mod shapes;
+mod temporal;
+mod text;
 mod windows;
 
 use datafusion::arrow::datatypes::DataType;
@@ -72,13 +74,8 @@ impl Generator<'_> {
 
     /// The class of a random column that predicates and expressions may use.
     fn class(&mut self, scope: &Scope) -> Class {
-        let device = self.device && self.rng.chance(90);
-        let usable = |class: Class| match class {
-            Class::Null => false,
-            Class::Text | Class::Timestamp | Class::Binary => !device,
-            _ => true,
-        };
-        let classes: Vec<Class> = scope.iter().map(|c| class(&c.data_type)).filter(|c| usable(*c)).collect();
+        let classes = scope.iter().map(|column| class(&column.data_type));
+        let classes: Vec<Class> = classes.filter(|class| *class != Class::Null).collect();
         if classes.is_empty() { Class::Int } else { self.rng.choose(&classes) }
     }
 

@@ -66,7 +66,7 @@ impl Generator<'_> {
                 let template = self.rng.choose(&["({} IS DISTINCT FROM {})", "({} IS NOT DISTINCT FROM {})"]);
                 Expr::new("IS DISTINCT FROM", BOOL, template, vec![left.into(), right.into()])
             }
-            10..=11 if of == Class::Text => self.pattern(scope, depth),
+            10..=15 if of == Class::Text => self.text_test(scope, depth),
             10 if self.rng.chance(40) => self.guarded(scope),
             12 if !self.device => self.scalar_comparison(scope, of),
             12 if self.rng.chance(30) => self.scalar_comparison(scope, of),
@@ -110,6 +110,8 @@ impl Generator<'_> {
         let of = class(&left.data_type);
         match self.rng.below(10) {
             0..=5 => self.literal(left),
+            // The device compares a text with literals only.
+            6..=8 if self.device && of == Class::Text => self.literal(left),
             6 if of == Class::Int => {
                 let other = self.rng.choose(&[Class::Decimal, Class::Int, Class::Float]);
                 self.value(scope, other, 0)
@@ -147,6 +149,10 @@ impl Generator<'_> {
 
     fn in_list(&mut self, scope: &Scope, of: Class, depth: usize) -> Expr {
         let operand = self.value(scope, of, depth);
+        // Each of them is a text of its own in the query.
+        if operand.kind == "column" && matches!(of, Class::Int | Class::Text) && self.rng.chance(12) {
+            return self.long_list(operand);
+        }
         let entries = self.rng.weighted(&[(3, 1), (4, 3), (3, 7), (1, 25)]);
         let mut args: Vec<Arg> = vec![operand.clone().into()];
         args.extend((0..entries).map(|_| Arg::from(self.literal(&operand))));
@@ -157,16 +163,6 @@ impl Generator<'_> {
         text.extend((2..args.len()).map(|_| ", ".into()));
         text.push("))".into());
         Expr::of_parts("IN", BOOL, text, args)
-    }
-
-    fn pattern(&mut self, scope: &Scope, depth: usize) -> Expr {
-        let operand = self.value(scope, Class::Text, depth);
-        let pattern =
-            self.rng.choose(&["'a%'", "'%b'", "'%'", "'_b%'", "''", "'%ä%'", "'a\\_c'", "'abc'", "'%a%b%'"]);
-        let pattern = Expr::leaf("literal", DataType::Utf8, pattern.to_string());
-        let template =
-            self.rng.choose(&["({} LIKE {})", "({} NOT LIKE {})", "({} ILIKE {})", "({} LIKE {})"]);
-        Expr::new("LIKE", BOOL, template, vec![operand.into(), pattern.into()])
     }
 
     /// A comparison with a scalar subquery, which has a value only when the query runs.

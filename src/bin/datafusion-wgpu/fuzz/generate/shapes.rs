@@ -266,7 +266,8 @@ impl Generator<'_> {
     pub fn set_operation(&mut self, op: &'static str, nested: bool) -> Query {
         let (left, right) = (self.table(0), self.table(1));
         let classes: Vec<Class> = (0..self.rng.between(1, 4)).map(|_| self.class(&left.columns)).collect();
-        let folds = op != "UNION ALL" && classes.contains(&Class::Float);
+        let floats = classes.iter().any(|class| matches!(class, Class::Float | Class::Half));
+        let folds = op != "UNION ALL" && floats;
         let op = if folds && nested { "UNION ALL" } else { op };
         let side = |generator: &mut Self, source: Source| {
             let mut items = vec![];

@@ -36,7 +36,7 @@ impl Generator<'_> {
             Expr::leaf("literal", DataType::Int64, "1".to_string()).known(Flavour::Small, 1.0)
         });
         let integer = class(&arg.data_type) == Class::Int;
-        let float = class(&arg.data_type) == Class::Float && arg.flavour != Flavour::Dyadic;
+        let float = arg.data_type.is_floating() && arg.flavour != Flavour::Dyadic;
         let choice = if may_number { self.rng.below(4) } else { 3 * self.rng.below(2) };
         let (kind, template, total, frames): (_, &'static str, _, _) = match choice {
             0 => (
