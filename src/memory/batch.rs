@@ -340,7 +340,11 @@ impl GpuBatch {
                 };
                 let dictionary = self.source.encode(spec.column).await?;
                 let input = spec.input.and_then(|input| self.ready.get(&input)).map(Arc::as_ref);
-                let made = lookup::table(&spec.function, dictionary.values(), input).await?;
+                let mut made = lookup::table(&spec.function, dictionary.values(), input).await?;
+                if input.is_none() && spec.function.may_raise() {
+                    let held = dictionary::held_values(&column_arrays(self.source.host(), spec.column)?)?;
+                    made.raised |= lookup::raises(&spec.function, held).await?;
+                }
                 self.ready.insert(table, Arc::new(made));
             }
         }

@@ -91,6 +91,34 @@ pub(crate) async fn encode(arrays: Vec<ArrayRef>) -> GpuResult<Dictionary> {
     blocking(move || join(&arrays, locals)).await
 }
 
+/// All values of Arrow's own dictionaries, in arrays of the column's type: those that no row has among them, which DataFusion
+/// evaluates with the others. None for columns of another type.
+///
+/// # Errors
+/// [`GpuError::Internal`] where Arrow cannot make the arrays.
+pub(crate) fn held_values(arrays: &[ArrayRef]) -> GpuResult<Vec<ArrayRef>> {
+    let mut seen: Vec<&ArrayRef> = vec![];
+    for array in arrays {
+        let Some(values) = array.as_any_dictionary_opt().map(|dictionary| dictionary.values()) else {
+            continue;
+        };
+        // Batches in a row share their dictionaries.
+        if !seen.last().is_some_and(|known| known.to_data().ptr_eq(&values.to_data())) {
+            seen.push(values);
+        }
+    }
+    let Some(data_type) = arrays.first().map(|array| array.data_type()) else { return Ok(vec![]) };
+    let chunk = chunk_values(data_type);
+    let chunks = seen.into_iter().flat_map(|values| {
+        let starts = (0..values.len()).step_by(chunk);
+        starts.map(move |at| values.slice(at, chunk.min(values.len() - at)))
+    });
+    let cast = |values: ArrayRef| {
+        cast(&values, data_type).map_err(|error| GpuError::Internal(format!("a dictionary: {error}")))
+    };
+    chunks.map(cast).collect()
+}
+
 /// Distinct values, NULL apart, among the first rows of `arrays`, and how many rows were looked at: about `rows`.
 ///
 /// # Errors

@@ -112,7 +112,8 @@ pub struct Table {
     pub words: Vec<u32>,
     /// First word of the values.
     pub values_at: usize,
-    /// A function that was not expected to raise did: no kernel looks for the poison.
+    /// The CPU must decide for the whole batch: a function that was not expected to raise did, so that no kernel looks for the
+    /// poison, or one raised for a value of an Arrow dictionary, which DataFusion evaluates whether a row has it or not.
     pub raised: bool,
 }
 
@@ -164,6 +165,23 @@ pub(crate) async fn table(
         };
         let (words, values_at) = function.pack(&results)?;
         Ok(Table { results, words, values_at, raised })
+    })
+    .await
+}
+
+/// Whether the function raises for a value in one of the arrays.
+///
+/// # Errors
+/// Those of the function.
+pub(crate) async fn raises(function: &Arc<dyn ValueFunction>, arrays: Vec<ArrayRef>) -> GpuResult<bool> {
+    let function = Arc::clone(function);
+    blocking(move || {
+        for array in &arrays {
+            if function.evaluate(array)?.poison.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     })
     .await
 }

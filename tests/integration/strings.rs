@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use datafusion::arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray, StringDictionaryBuilder};
+use datafusion::arrow::array::{
+    ArrayRef, DictionaryArray, Int16Array, Int64Array, RecordBatch, StringArray, StringDictionaryBuilder,
+};
 use datafusion::arrow::datatypes::{Int16Type, SchemaRef};
 use datafusion::datasource::MemTable;
 use datafusion::prelude::SessionContext;
@@ -169,6 +171,43 @@ async fn changed_values_compile_nothing() -> TestResult {
             let compiled: u64 = log.lock().iter().sum();
             assert!(!log.lock().is_empty() && (at == 0 || compiled == 0), "{sql}: {compiled} pipelines");
         }
+    }
+    Ok(())
+}
+
+/// DataFusion casts all values of an Arrow dictionary, those that no row has among them, and so raises for one of those.
+#[tokio::test(flavor = "multi_thread")]
+async fn values_of_a_dictionary_that_no_row_has() -> TestResult {
+    let gpu = Gpu::new(1).await?;
+    let off = cpu(1);
+    let keys = Int16Array::from(vec![Some(0), None, Some(1), Some(0), Some(3)]);
+    for (table, last) in [("clean", "5"), ("odd", "five")] {
+        // No row has the third value.
+        let values = Arc::new(StringArray::from(vec!["1", "20", last, "6"]));
+        let dict = DictionaryArray::<Int16Type>::try_new(keys.clone(), values)?;
+        let ids = Int64Array::from_iter_values(0..5);
+        let batch =
+            RecordBatch::try_from_iter([("id", Arc::new(ids) as ArrayRef), ("d", Arc::new(dict) as _)])?;
+        for ctx in [&gpu.ctx, &off] {
+            ctx.register_batch(table, batch.clone())?;
+        }
+        for sql in [
+            format!("SELECT id, CAST(d AS INT) AS n FROM {table} WHERE id < 4"),
+            format!("SELECT id FROM {table} WHERE d IS NULL AND CAST(d AS INT) IS NULL"),
+            format!("SELECT sum(CAST(d AS INT)) FROM {table} WHERE id < 4"),
+            format!("SELECT id, TRY_CAST(d AS INT) AS n FROM {table} WHERE length(d) < 2"),
+        ] {
+            match (run(&off, &sql).await, gpu.run(&sql).await) {
+                (Ok(want), Ok(got)) => {
+                    assert_eq!(got.rows, want.rows, "{sql}");
+                    assert!(table == "odd" || got.gpu_batches > 0 && got.cpu_batches == 0, "{sql}: {got:?}");
+                }
+                (Err(want), Err(got)) => assert_eq!(got.to_string(), want.to_string(), "{sql}"),
+                (want, got) => return Err(format!("{sql}: {got:?} instead of {want:?}").into()),
+            }
+        }
+        let raised = gpu.run(&format!("SELECT CAST(d AS INT) AS n FROM {table} WHERE id < 4")).await.is_err();
+        assert_eq!(raised, table == "odd");
     }
     Ok(())
 }
