@@ -86,7 +86,7 @@ async fn a_refused_shader_is_told_with_its_expressions() {
     let told = Arc::new(parking_lot::Mutex::new(vec![]));
     let into = Arc::clone(&told);
     bench.runtime.on_fallback(move |event| into.lock().push((event.code, event.message.clone()))).forever();
-    for fault in [Fault::Fail, Fault::Panic] {
+    for fault in [Fault::Fail, Fault::Panic, Fault::Misspell] {
         for (sql, expressions) in [
             ("SELECT column1 * column2 AS x FROM t WHERE column1 > 1", ["GpuFilterExec", "column1@0 > 1"]),
             ("SELECT count(*), max(column1) FROM t WHERE column2 < 7", ["GpuFilterExec", "column2@1 < 7"]),
@@ -97,6 +97,10 @@ async fn a_refused_shader_is_told_with_its_expressions() {
             let told = told.lock().clone();
             assert!(!told.is_empty() && told.iter().all(|(code, _)| *code == "ShaderRejected"), "{told:?}");
             assert!(expressions.iter().all(|text| told[0].1.contains(text)), "{sql}: {told:?}");
+            // Where the text is wrong, the line is named and shown.
+            let parts: &[&str] =
+                if matches!(fault, Fault::Misspell) { &["wgsl:", "injected fault"] } else { &[] };
+            assert!(parts.iter().all(|part| told[0].1.contains(part)), "{sql}: {told:?}");
         }
     }
 }

@@ -24,6 +24,7 @@ use super::pool::{BufferPool, RawBuffer, size_class};
 use super::readback::copy_out;
 use super::stats::LaunchStats;
 
+use super::pipeline::Broken;
 pub use super::pipeline::{BindingKind, Pipeline, ShaderSource};
 pub use super::pool::{BufferKind, DeviceBuffer};
 
@@ -97,17 +98,18 @@ impl DeviceContext {
         self.meet(self.faults.check(at).as_ref(), error)
     }
 
-    /// [`DeviceContext::pass`] before a compilation: true when the compiler is to panic.
-    fn pass_compile(&self, source: &ShaderSource) -> GpuResult<bool> {
+    /// [`DeviceContext::pass`] before a compilation: how that is to go wrong, if it is.
+    fn pass_compile(&self, source: &ShaderSource) -> GpuResult<Option<Broken>> {
         match self.faults.check(Choke::Compile) {
-            Some(Fault::Panic) => Ok(true),
-            fault => self.meet(fault.as_ref(), || injected_rejection(source)).map(|()| false),
+            Some(Fault::Panic) => Ok(Some(Broken::Panics)),
+            Some(Fault::Misspell) => Ok(Some(Broken::Misspelled)),
+            fault => self.meet(fault.as_ref(), || injected_rejection(source)).map(|()| None),
         }
     }
 
     fn meet(&self, fault: Option<&Fault>, error: impl FnOnce() -> GpuError) -> GpuResult<()> {
         match fault {
-            Some(Fault::Fail) => return Err(error()),
+            Some(Fault::Fail | Fault::Misspell) => return Err(error()),
             Some(Fault::Lose) => self.core.lose(),
             Some(Fault::EndPolling) => self.core.progress.end_polling(),
             Some(Fault::Panic) => resume_unwind(Box::new(INJECTED)),
@@ -316,13 +318,13 @@ impl DeviceContext {
     /// callers use [`DeviceContext::compile`]. A shader that is refused, also by a panic in naga, gives
     /// `ShaderRejected`.
     pub fn pipeline(self: &Arc<Self>, source: &ShaderSource) -> GpuResult<Arc<Pipeline>> {
-        let panics = self.pass_compile(source)?;
-        self.compile_now(source, panics).map(|(pipeline, _)| pipeline)
+        let broken = self.pass_compile(source)?;
+        self.compile_now(source, broken).map(|(pipeline, _)| pipeline)
     }
 
-    fn compile_now(&self, source: &ShaderSource, panics: bool) -> GpuResult<(Arc<Pipeline>, bool)> {
+    fn compile_now(&self, source: &ShaderSource, broken: Option<Broken>) -> GpuResult<(Arc<Pipeline>, bool)> {
         let (device, checks) = (&self.core.device, self.caps.shader_checks);
-        let compiled = self.core.pipelines.get_or_compile(device, source, checks, panics);
+        let compiled = self.core.pipelines.get_or_compile(device, source, checks, broken);
         let compiled = compiled.map_err(|error| self.classify(error))?;
         self.core.progress.lost_error().map_or(Ok(compiled), Err)
     }
@@ -333,16 +335,16 @@ impl DeviceContext {
         source: ShaderSource,
         stats: &LaunchStats,
     ) -> GpuResult<Arc<Pipeline>> {
-        let panics = self.pass_compile(&source)?;
+        let broken = self.pass_compile(&source)?;
         let cached = self.core.pipelines.get(&source, self.caps.shader_checks);
-        if let Some(pipeline) = cached.filter(|_| !panics) {
+        if let Some(pipeline) = cached.filter(|_| broken.is_none()) {
             return Ok(pipeline);
         }
         let started = Instant::now();
         let context = Arc::clone(self);
         let span =
             tracing::debug_span!(target: "datafusion_wgpu::compile", "gpu_compile", kernel = source.name);
-        let work = move || span.in_scope(|| context.compile_now(&source, panics));
+        let work = move || span.in_scope(|| context.compile_now(&source, broken));
         let (pipeline, fresh) = match tokio::runtime::Handle::try_current() {
             Ok(runtime) => runtime
                 .spawn_blocking(work)

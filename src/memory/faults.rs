@@ -41,6 +41,8 @@ pub enum Fault {
     EndPolling,
     /// The call panics; at [`Choke::Compile`] the shader compiler does, which is contained.
     Panic,
+    /// At [`Choke::Compile`] the shader's last line is no WGSL, cached or not; elsewhere as [`Fault::Fail`].
+    Misspell,
     /// The closure runs on the calling thread, then the call goes on: for a query that is cancelled just there.
     Call(Arc<dyn Fn() + Send + Sync>),
 }
@@ -52,6 +54,7 @@ impl fmt::Debug for Fault {
             Fault::Lose => "Lose",
             Fault::EndPolling => "EndPolling",
             Fault::Panic => "Panic",
+            Fault::Misspell => "Misspell",
             Fault::Call(_) => "Call",
         })
     }

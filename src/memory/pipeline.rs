@@ -56,6 +56,15 @@ pub(crate) struct PipelineCache {
 /// Shader text, bindings, and what is checked.
 type Key = (String, Vec<BindingKind>, ShaderChecks);
 
+/// How a compilation is to go wrong: an injected fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Broken {
+    /// The compiler panics.
+    Panics,
+    /// The last line is no WGSL.
+    Misspelled,
+}
+
 #[derive(Debug, Default)]
 struct Slot {
     compiling: Mutex<()>,
@@ -73,22 +82,22 @@ impl PipelineCache {
         self.slot(source, checks).pipeline.lock().clone()
     }
 
-    /// The pipeline and whether this call compiled it. Failures are not remembered. With `panics`, an injected fault, the
-    /// compiler is called in any case and panics.
+    /// The pipeline and whether this call compiled it. Failures are not remembered. With an injected fault the compiler is
+    /// called in any case.
     pub(crate) fn get_or_compile(
         &self,
         device: &wgpu::Device,
         source: &ShaderSource,
         checks: ShaderChecks,
-        panics: bool,
+        broken: Option<Broken>,
     ) -> GpuResult<(Arc<Pipeline>, bool)> {
         let slot = self.slot(source, checks);
         let _compiling = slot.compiling.lock();
         let found = slot.pipeline.lock().clone();
-        if let Some(pipeline) = found.filter(|_| !panics) {
+        if let Some(pipeline) = found.filter(|_| broken.is_none()) {
             return Ok((pipeline, false));
         }
-        let pipeline = Arc::new(compile(device, source, checks, panics)?);
+        let pipeline = Arc::new(compile(device, source, checks, broken)?);
         *slot.pipeline.lock() = Some(Arc::clone(&pipeline));
         Ok((pipeline, true))
     }
@@ -99,12 +108,16 @@ fn compile(
     device: &wgpu::Device,
     source: &ShaderSource,
     checks: ShaderChecks,
-    panics: bool,
+    broken: Option<Broken>,
 ) -> GpuResult<Pipeline> {
+    if broken == Some(Broken::Misspelled) {
+        let wgsl = format!("{}\n{INJECTED}", source.wgsl.trim_end());
+        return compile(device, &ShaderSource { wgsl, ..source.clone() }, checks, None);
+    }
     let rejected = |message: String| GpuError::ShaderRejected { kernel: source.name.clone(), message };
     let compiled = catch_unwind(AssertUnwindSafe(|| {
         let scopes = ErrorScopes::push(device);
-        if panics {
+        if broken.is_some() {
             resume_unwind(Box::new(INJECTED));
         }
         let pipeline = create(device, source, checks);
