@@ -69,10 +69,13 @@ pub(crate) fn plan_grid(
     Grid::of(steps.min(fill.min(possible).max(fewest)), caps)
 }
 
-/// Bytes that every launch's argument blocks are cut to, at most.
-const MAX_ARGUMENT_BYTES: usize = 64 << 10;
+/// Bytes of argument blocks that share a buffer, at most; a longer block has one of its own.
+const SHARED_ARGUMENT_BYTES: usize = 64 << 10;
 
 /// Puts argument blocks into device buffers; one slice each.
+///
+/// # Errors
+/// [`GpuError::Limit`] for a block that is longer than [`LaunchScope::params`] takes, and those of allocation.
 pub(crate) fn argument_slices(scope: &LaunchScope, blocks: &[Vec<u8>]) -> GpuResult<Vec<BufferSlice>> {
     let alignment = (scope.context.caps().offset_alignment as usize).max(16);
     let mut slices = Vec::with_capacity(blocks.len());
@@ -81,17 +84,13 @@ pub(crate) fn argument_slices(scope: &LaunchScope, blocks: &[Vec<u8>]) -> GpuRes
         let (mut bytes, mut places) = (Vec::new(), vec![]);
         while let Some(block) = blocks.get(next) {
             let len = block.len().next_multiple_of(16);
-            if !bytes.is_empty() && bytes.len() + len > MAX_ARGUMENT_BYTES {
+            if !bytes.is_empty() && bytes.len() + len > SHARED_ARGUMENT_BYTES {
                 break;
             }
             places.push((bytes.len(), len));
             bytes.extend_from_slice(block);
             bytes.resize(bytes.len().next_multiple_of(alignment), 0);
             next += 1;
-        }
-        if bytes.len() > MAX_ARGUMENT_BYTES {
-            let (need, limit) = (bytes.len() as u64, MAX_ARGUMENT_BYTES as u64);
-            return Err(GpuError::Limit { what: "bytes of kernel arguments", need, limit, by_rows: false });
         }
         let buffer = scope.params(&bytes)?;
         slices.extend(places.into_iter().map(|(offset, len)| BufferSlice {

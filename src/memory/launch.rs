@@ -10,8 +10,8 @@ use super::poll;
 use super::pool::{BufferKind, DeviceBuffer};
 use super::stats::LaunchStats;
 
-/// Largest parameter block, in bytes.
-const MAX_PARAMS: usize = 64 << 10;
+/// Largest parameter block, in bytes: long lists of constants are parameters.
+pub(crate) const MAX_PARAMS: usize = 4 << 20;
 /// Passes that one timer can time.
 const MAX_PASSES: u32 = 32;
 
@@ -28,7 +28,7 @@ pub struct LaunchScope {
 
 impl LaunchScope {
     /// A `Storage` buffer, bindable as storage or uniform, that holds `bytes` (zero-padded to 16) before any later
-    /// submission runs. For parameter blocks up to 64 KiB; columns go through `upload`.
+    /// submission runs. For parameter blocks up to 4 MiB; columns go through `upload`.
     ///
     /// The bytes go through a pooled staging buffer: `write_buffer` would allocate one of its own, and lose the device where
     /// it cannot.

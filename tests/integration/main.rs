@@ -19,6 +19,7 @@ mod fuzz;
 mod group_by;
 mod guards;
 mod harness;
+mod in_lists;
 mod layering;
 mod laziness;
 mod memory;

@@ -13,7 +13,7 @@ use crate::kernels::expr::{CompareOp, Expr, ValueType};
 use super::{Declined, Lowered, Lowering};
 
 /// Candidates of an IN list; when all are constants, a kernel searches them.
-const MAX_IN_LIST: usize = 16_384;
+const MAX_IN_LIST: usize = 65_536;
 /// Candidates of an IN list that are compared one after another in a kernel.
 const MAX_COMPARED: usize = 256;
 /// Constants up to which comparing them one after another is as good as a search.
