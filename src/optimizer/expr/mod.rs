@@ -241,6 +241,9 @@ impl Lowering {
         if let Some(lookup) = self.lookup(expr) {
             return lookup;
         }
+        if let Some(why) = self.mixed_strings(expr) {
+            return Err(self.unsupported(expr, why));
+        }
         if let Some(column) = expr.downcast_ref::<Column>() {
             self.column(column)
         } else if let Some(binary) = expr.downcast_ref::<BinaryExpr>() {

@@ -14,6 +14,7 @@ use datafusion::physical_expr::expressions::{
     NegativeExpr, NotExpr, TryCastExpr,
 };
 use datafusion::physical_expr::scalar_subquery::ScalarSubqueryExpr;
+use datafusion::physical_expr::utils::collect_columns;
 use datafusion::physical_expr::{PhysicalExpr, ScalarFunctionExpr};
 
 use crate::kernels::expr::{Expr, ValueType};
@@ -159,6 +160,28 @@ impl Lowering {
         }
         let column = self.opaque(arg)?;
         Some(Arc::new(if null { Expr::IsNull(column) } else { Expr::IsNotNull(column) }))
+    }
+
+    /// Why an expression that takes or gives strings cannot be looked up, where the reason is that it reads several columns.
+    pub(super) fn mixed_strings(&self, expr: &Arc<dyn PhysicalExpr>) -> Option<&'static str> {
+        let textual = |expr: &Arc<dyn PhysicalExpr>| {
+            expr.data_type(&self.schema).is_ok_and(|ty| is_encodable(&ty))
+                && !constant::is_constant(expr, &self.schema)
+        };
+        // The conditions of CASE are looked at one by one, its operand against each of them.
+        let takes = || !expr.is::<CaseExpr>() && expr.children().into_iter().any(textual);
+        if expr.is::<Column>() || !(textual(expr) || takes()) {
+            return None;
+        }
+        let columns = collect_columns(expr);
+        let encodable = |column: &&Column| {
+            self.schema.fields().get(column.index()).is_some_and(|field| is_encodable(field.data_type()))
+        };
+        match (columns.iter().filter(encodable).count(), columns.len()) {
+            (2.., _) => Some("strings of several columns have no dictionary in common"),
+            (1, 2..) => Some("strings that depend on several columns have no dictionary"),
+            _ => None,
+        }
     }
 
     /// The table of an expression over one column.
