@@ -9,6 +9,7 @@ mod compare;
 mod data;
 mod docs;
 mod hostile;
+mod queries;
 mod shapes;
 mod table;
 mod templates;

@@ -11,10 +11,13 @@ use arrow::array::RecordBatch;
 use arrow::datatypes::{DataType, Field, Schema};
 use datafusion::physical_expr::PhysicalExpr;
 
-use crate::kernels::program::columns_of;
+use crate::kernels::program::{columns_of, tables_of};
 use crate::kernels::testkit::{GuardedScope, Rng, Verdict, device, each, scope, with_checks};
 use crate::kernels::{Program, Segment};
-use crate::memory::{DeviceCaps, ShaderChecks, upload};
+use crate::memory::batch::{GpuBatch, SourceBatch};
+use crate::memory::dictionary::is_encodable;
+use crate::memory::{DeviceCaps, ShaderChecks};
+use crate::physical_plan::params::rebase;
 
 use super::compare::{Agreed, agree, is_plain, on_cpu};
 use super::data::{Kind, column};
@@ -45,7 +48,7 @@ impl Tree {
     }
 }
 
-/// The table: two columns of each type that may be on the device, named `c0`, `c1`, ...
+/// The table: two columns of each type that may be on the device or have a dictionary, named `c0`, `c1`, ...
 struct Table {
     planner: Planner,
     batch: RecordBatch,
@@ -57,8 +60,8 @@ struct Table {
 
 impl Table {
     fn new(rng: &mut Rng, caps: DeviceCaps) -> Table {
-        let types: Vec<DataType> =
-            subjects().into_iter().filter(|ty| is_plain(ty) && !ty.is_null()).collect();
+        let known = |ty: &DataType| (is_plain(ty) || is_encodable(ty)) && !ty.is_null();
+        let types: Vec<DataType> = subjects().into_iter().filter(known).collect();
         let (mut fields, mut columns) = (vec![], vec![]);
         for (at, ty) in types.iter().flat_map(|ty| [ty, ty]).enumerate() {
             let kind = if rng.one_in(3) { Kind::Plain } else { Kind::Edges };
@@ -85,7 +88,7 @@ impl Table {
     }
 
     fn is_lowered(&self, expr: &Arc<dyn PhysicalExpr>) -> bool {
-        is_direct(&self.planner.schema, expr, &self.caps)
+        lower(&self.planner.schema, std::slice::from_ref(expr), &self.caps).is_ok()
     }
 
     fn build(&self, template: usize, inner: Vec<Tree>) -> Option<(Tree, Arc<dyn PhysicalExpr>)> {
@@ -103,6 +106,11 @@ impl Table {
         let levels = 1 + inner.iter().map(|tree| tree.levels).max().unwrap_or(0);
         Some((Tree { sql, ty, levels, inner: Some((template, inner)) }, expr))
     }
+}
+
+/// Whether the device has values of the type: strings and others leave it as codes.
+fn is_comparable(ty: &DataType) -> bool {
+    is_plain(ty) && value_type(ty).is_some()
 }
 
 /// Numbers over a run.
@@ -142,13 +150,15 @@ impl Grower<'_> {
         }
     }
 
-    fn pick(&mut self, wanted: Option<&DataType>) -> Option<Tree> {
+    fn pick(&mut self, wanted: impl Fn(&DataType) -> bool) -> Option<Tree> {
         let fits: Vec<usize> = (0..self.pool.len())
-            .filter(|at| {
-                self.pool[*at].levels < MAX_LEVELS && wanted.is_none_or(|ty| self.pool[*at].ty == *ty)
-            })
+            .filter(|at| self.pool[*at].levels < MAX_LEVELS && wanted(&self.pool[*at].ty))
             .collect();
         (!fits.is_empty()).then(|| self.pool[fits[self.rng.below(fits.len())]].clone())
+    }
+
+    fn pick_or_constant(&mut self, ty: &DataType) -> Option<Tree> {
+        self.pick(|other| other == ty).or_else(|| self.constant(ty))
     }
 
     fn constant(&mut self, ty: &DataType) -> Option<Tree> {
@@ -162,17 +172,17 @@ impl Grower<'_> {
         let groups = &self.table.groups;
         let group = &groups[self.rng.below(groups.len())];
         let template = group[self.rng.below(group.len())];
+        // A function of strings among them, whatever else the pool is full of.
+        let textual = self.table.templates[template].group == "Strings and bytes";
         let mut inner: Vec<Tree> = vec![];
         for hole in self.table.templates[template].holes() {
             let first = inner.first().map(|tree| tree.ty.clone());
             let tree = match (hole, first) {
-                ("{p}", _) => {
-                    self.pick(Some(&DataType::Boolean)).or_else(|| self.constant(&DataType::Boolean))
-                }
-                ("{n}", _) => self.pick(Some(&DataType::Int64)).or_else(|| self.constant(&DataType::Int64)),
+                ("{p}", _) => self.pick_or_constant(&DataType::Boolean),
+                ("{n}", _) => self.pick_or_constant(&DataType::Int64),
                 ("{l}" | "{m}", Some(ty)) => self.constant(&ty),
-                (_, Some(ty)) if !self.rng.one_in(5) => self.pick(Some(&ty)),
-                _ => self.pick(None),
+                (_, Some(ty)) if !self.rng.one_in(5) => self.pick(|other| *other == ty),
+                _ => self.pick(|ty| !textual || is_encodable(ty)),
             };
             inner.push(tree?);
         }
@@ -201,12 +211,27 @@ impl Grower<'_> {
                 continue;
             }
             self.pool.push(tree.clone());
-            if is_plain(&tree.ty) {
+            if is_comparable(&tree.ty) {
                 grown.push((tree, expr));
             }
         }
         grown
     }
+}
+
+/// The rows of kernel `kernel`, and trees over them that the lowering takes, in SQL and as DataFusion plans them.
+pub(super) fn grown(kernel: u64, caps: &DeviceCaps) -> (RecordBatch, Vec<(String, Arc<dyn PhysicalExpr>)>) {
+    let mut rng = seeded(kernel);
+    let table = Table::new(&mut rng, caps.clone());
+    let mut unknown = HashSet::new();
+    let mut grower =
+        Grower { table: &table, rng: &mut rng, pool: vec![], unknown: &mut unknown, declined: 0 };
+    let trees = grower.trees(TREES).into_iter().map(|(tree, expr)| (tree.sql, expr)).collect();
+    (table.batch, trees)
+}
+
+fn seeded(kernel: u64) -> Rng {
+    Rng::new(kernel.wrapping_mul(0x5851_f42d_4c95_7f2d) ^ 77)
 }
 
 /// A table's schema and trees over it that the lowering takes.
@@ -226,14 +251,29 @@ pub(super) async fn verdicts(
     caps: &DeviceCaps,
 ) -> Result<Vec<Vec<Verdict>>, String> {
     let (lowered, params) = lower(&batch.schema(), exprs, caps).map_err(|reasons| short(&reasons))?;
-    let program = Program { selection: None, params: params.resolve().map_err(|error| error.to_string())? };
-    let needed: Vec<usize> = columns_of(&lowered).into_iter().collect();
-    let mut columns = vec![None; batch.num_columns()];
-    let uploaded =
-        upload(scope, std::slice::from_ref(batch), &needed).await.map_err(|error| error.to_string())?;
-    needed.iter().zip(uploaded).for_each(|(at, column)| columns[*at] = Some(column));
-    let segment = Segment { columns, rows: batch.num_rows(), tables: Default::default() };
-    each(scope, &program, &lowered, &segment).await.map_err(|error| error.to_string())
+    let answer = async {
+        let source = Arc::new(SourceBatch::new(batch.schema(), vec![batch.clone()]));
+        let mut lazy = GpuBatch::new(Arc::clone(&source));
+        let bound = params.bind(&mut lazy, &params.resolve()?)?;
+        let rebased = lowered.iter().map(|expr| rebase(expr, &|index| lazy.column_expr(index), &bound));
+        let exprs: Vec<_> = rebased.map(|expr| expr.expect("columns of the batch")).collect();
+        let tables = tables_of(&exprs).into_keys().collect();
+        lazy.prepare(&tables).await?;
+        let columns = source.device_columns(scope, &columns_of(&exprs)).await?;
+        let tables = lazy.device_tables(scope, &tables).await?;
+        let program = Program { selection: None, params: lazy.params().to_vec() };
+        let segment = Segment { columns, rows: batch.num_rows(), tables };
+        let mut all = each(scope, &program, &exprs, &segment).await?;
+        for (expr, verdicts) in exprs.iter().zip(&mut all) {
+            // As in a query: the CPU answers for the whole batch.
+            let raised = |table| lazy.table(table).is_some_and(|(table, _)| table.raised);
+            if tables_of([expr]).into_keys().any(raised) {
+                verdicts.fill(Verdict::Fault);
+            }
+        }
+        Ok::<_, datafusion::error::DataFusionError>(all)
+    };
+    answer.await.map_err(|error| error.to_string())
 }
 
 /// The trees on the device, and what came out against DataFusion: of each the counts, or what was wrong.
@@ -249,7 +289,7 @@ fn compare(
 /// The smallest tree below or beside `tree` that still goes wrong, and how.
 fn shrink(scope: &GuardedScope, table: &Table, mut tree: Tree, mut wrong: String) -> (Tree, String) {
     let fails = |tree: &Tree| -> Option<String> {
-        let expr = table.plan(&tree.sql).filter(|expr| table.is_lowered(expr))?;
+        let expr = table.plan(&tree.sql).filter(|expr| is_comparable(&tree.ty) && table.is_lowered(expr))?;
         match compare(scope, table, &[expr]) {
             Err(wrong) => Some(wrong),
             Ok(results) => results.into_iter().find_map(Result::err),
@@ -285,7 +325,7 @@ fn smaller(table: &Table, tree: &Tree) -> Vec<Tree> {
     all
 }
 
-fn number(name: &str, default: u64) -> u64 {
+pub(super) fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
@@ -298,7 +338,7 @@ fn run(checks: ShaderChecks, first: u64, trees: usize) -> Counts {
     caps.numerics = device.caps().numerics;
     let (mut counts, mut unknown, mut failures) = (Counts::default(), HashSet::new(), vec![]);
     for kernel in (0..trees.div_ceil(TREES) as u64).map(|kernel| first + kernel) {
-        let mut rng = Rng::new(kernel.wrapping_mul(0x5851_f42d_4c95_7f2d) ^ 77);
+        let mut rng = seeded(kernel);
         let table = Table::new(&mut rng, caps.clone());
         let mut grower =
             Grower { table: &table, rng: &mut rng, pool: vec![], unknown: &mut unknown, declined: 0 };
