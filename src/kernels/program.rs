@@ -64,6 +64,19 @@ impl ColumnShape {
         shape
     }
 
+    /// Device bytes of the column, its validity included, for so many rows.
+    pub fn bytes(&self, rows: usize) -> u64 {
+        let bits = match self.repr {
+            ColumnRepr::Bits | ColumnRepr::Presence => 1,
+            ColumnRepr::Codes => 32,
+            ColumnRepr::DecimalNarrow => 64,
+            ColumnRepr::DecimalWide => 128,
+            ColumnRepr::Arrow => u64::from(type_bits(self.ty)),
+        };
+        let padded = |bits: u64| (rows as u64).saturating_mul(bits).div_ceil(8).next_multiple_of(16).max(16);
+        padded(bits).saturating_add(if self.nullable { padded(1) } else { 0 })
+    }
+
     /// The bound in use: never above the type's own, and not below 16 bits, which cost no more than fewer.
     pub fn bits(&self) -> u8 {
         let limit = match self.repr {

@@ -50,6 +50,11 @@ fn layout(ty: ValueType) -> (ColumnRepr, u64, u8) {
     }
 }
 
+/// How the values of a type lie on the device; those of [`ValueType::Opaque`] as codes.
+pub(crate) fn representation(ty: ValueType) -> ColumnRepr {
+    layout(ty).0
+}
+
 /// Bytes of `rows` rows of so many bits, padded to 16; never 0, since a binding cannot be empty.
 fn padded_bytes(rows: usize, bits: u64) -> u64 {
     let bits = (rows as u64).saturating_mul(bits);

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, RecordBatch, RecordBatchOptions, UInt32Array};
-use arrow::compute::{BatchCoalescer, FilterBuilder, filter};
-use arrow::datatypes::{SchemaRef, UInt32Type};
+use arrow::compute::{BatchCoalescer, FilterBuilder, filter, take};
+use arrow::datatypes::{FieldRef, SchemaRef, UInt32Type};
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::{DataFusionError, Result};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
@@ -20,13 +20,14 @@ use tracing::Instrument;
 
 use crate::config::FallbackScope;
 use crate::error::{GpuError, GpuResult};
-use crate::kernels::expr::Expr;
-use crate::kernels::program::{Program, Segment, columns_of, tables_of};
+use crate::kernels::expr::{Expr, ValueType};
+use crate::kernels::program::{ColumnShape, Program, Segment, columns_of, tables_of};
 use crate::kernels::select::{SelectResult, select, select_bytes};
 use crate::memory::batch::{GpuBatch, LazyColumn};
 use crate::memory::launch::LaunchScope;
 use crate::memory::lookup::Table;
-use crate::memory::upload::staging_bytes;
+use crate::memory::upload::{representation, staging_bytes};
+use crate::memory::{ColumnRepr, MagnitudeBits, value_type};
 
 use super::border::DeviceStream;
 use super::exec::GpuExec;
@@ -184,11 +185,11 @@ async fn materialize(
     if let Err(reason) = lookup::prepare(run, &mut batch, &plan.all_tables()).await {
         return on_cpu(&batch, run, chain, &reason).await;
     }
-    let needs = Arc::clone(&plan);
+    let (needs, limit) = (Arc::clone(&plan), run.max_storage_buffers());
     let mut parts = with_retry(
         run,
         batch,
-        move |batch| needs.need(batch),
+        move |batch| needs.need(limit, batch),
         move |scope, batch| {
             let plan = Arc::clone(&plan);
             async move { plan.select(&scope, &batch).await }
@@ -268,13 +269,31 @@ impl SelectPlan {
         self.tables.union(&self.host_tables).copied().collect()
     }
 
-    /// Device bytes held at a time: columns, look-up tables, staging memory, outputs and their read-back.
-    fn need(&self, batch: &GpuBatch) -> u64 {
+    /// Device bytes held at a time where a kernel binds at most `limit` storage buffers: columns, look-up tables, staging memory, outputs and their read-back.
+    fn need(&self, limit: u32, batch: &GpuBatch) -> u64 {
         let columns = batch.source().column_bytes(&self.needed);
         let tables = batch.table_bytes(&self.tables);
-        let outputs = select_bytes(&self.program, &self.outputs, batch.source().rows());
+        let outputs =
+            select_bytes(limit, &self.program, &self.outputs, &self.shapes(batch), batch.source().rows());
         let uploaded = |bytes: u64| bytes.saturating_add(staging_bytes(bytes));
         uploaded(columns).saturating_add(uploaded(tables)).saturating_add(outputs)
+    }
+
+    /// The columns' shapes before they are uploaded: which of them have a bitmap is known only then.
+    fn shapes(&self, batch: &GpuBatch) -> Vec<ColumnShape> {
+        let source = batch.source();
+        let fields = self.needed.iter().filter_map(|at| Some((*at, source.schema().fields().get(*at)?)));
+        let shape = |(index, field): (usize, &FieldRef)| {
+            let ty = value_type(field.data_type()).unwrap_or(ValueType::Opaque);
+            let opaque = ty == ValueType::Opaque;
+            let repr = match representation(ty) {
+                ColumnRepr::Codes if source.dictionary(index).is_none() => ColumnRepr::Presence,
+                repr => repr,
+            };
+            let nullable = !opaque && field.is_nullable();
+            ColumnShape { index, ty, repr, nullable, magnitude: MagnitudeBits(128), packed: false }
+        };
+        fields.map(shape).collect()
     }
 
     async fn select(&self, scope: &LaunchScope, batch: &GpuBatch) -> GpuResult<SelectResult> {

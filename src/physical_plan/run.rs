@@ -241,6 +241,11 @@ impl RunContext {
         self.memory.as_ref().map_or(u64::MAX, |memory| memory.limit().min(memory.ledger().capacity()))
     }
 
+    /// Storage buffers that one kernel may bind; without a device no kernel runs.
+    pub(crate) fn max_storage_buffers(&self) -> u32 {
+        self.device.as_ref().map_or(u32::MAX, |device| device.caps().max_storage_buffers)
+    }
+
     /// Whether other work runs on the device now.
     pub(crate) fn others_run(&self) -> bool {
         self.memory.as_ref().is_some_and(|memory| memory.ledger().works().0 > 0)

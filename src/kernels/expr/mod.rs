@@ -13,6 +13,7 @@ pub mod lookup;
 mod required;
 mod search;
 pub mod temporal;
+pub mod types;
 mod wgsl;
 pub mod widths;
 

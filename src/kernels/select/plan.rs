@@ -10,7 +10,7 @@ use crate::kernels::expr::widths::Class;
 use crate::kernels::expr::{Emitter, Expr, Node, ValueType};
 use crate::kernels::program::{ColumnShape, Program, columns_of};
 use crate::kernels::shader::{
-    Bindings, ENTRY, Loads, Slot, column_bindings, fitted, param_loads, param_variables, params_at,
+    Bindings, ENTRY, Loads, Slot, column_bindings, fitted, is_packed, param_loads, param_variables, params_at,
 };
 use crate::memory::{BindingKind, DeviceCaps, ShaderSource};
 
@@ -186,6 +186,25 @@ pub(super) fn gather_plans(
 pub(super) fn bindings_of(program: &Program, outputs: &[Arc<Expr>], columns: &[ColumnShape]) -> u32 {
     let exprs: Vec<&Arc<Expr>> = outputs.iter().collect();
     column_bindings(&used(&exprs, columns)) + other_bindings(program, outputs)
+}
+
+/// Bytes of the buffers into which the kernels over a segment of `rows` rows copy their columns, where the adapter binds too
+/// few: `limit`. One a kernel.
+pub(super) fn packed_bytes<'a>(
+    limit: u32,
+    program: &'a Program,
+    outputs: &'a [Arc<Expr>],
+    columns: &'a [ColumnShape],
+    rows: usize,
+) -> impl Iterator<Item = u64> + 'a {
+    let mask = program.selection.iter().map(move |selection| fitted(used(&[selection], columns), 3, limit));
+    // Outputs share a kernel only where it binds its columns as they are.
+    let gathers = outputs.iter().map(move |expr| {
+        let others = other_bindings(program, std::slice::from_ref(expr));
+        fitted(used(&[expr], columns), others, limit)
+    });
+    let packed = mask.chain(gathers).filter(|columns| is_packed(columns));
+    packed.map(move |columns| columns.iter().map(|shape| shape.bytes(rows)).sum())
 }
 
 /// The same without arguments and columns.

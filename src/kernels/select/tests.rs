@@ -17,6 +17,7 @@ use super::*;
 use ValueType::*;
 
 mod integer;
+mod need;
 
 type Data = (Vec<ArrayRef>, usize);
 
@@ -381,38 +382,6 @@ fn shaders_are_valid() {
         let program = Program { selection, params: make.params };
         for shader in select_shaders(&caps, &program, &outputs, &shapes).expect("shaders") {
             validate(&shader);
-        }
-    }
-}
-
-/// What a work asks for is what it holds: no less, or it is refused half way, and not much more, or others wait for nothing.
-#[tokio::test]
-async fn the_need_covers_what_is_held() {
-    // Without guard bands, which take memory of their own.
-    let device = testing::device();
-    let mut rng = Rng::new(7);
-    let types = [UInt8, Int64, Boolean, Decimal { precision: 20, scale: 2 }, Int32];
-    let all: Vec<Arc<Expr>> = types.iter().enumerate().map(|(at, &ty)| col(at, ty)).collect();
-    for rows in [1, 1000, 5000, 70_000] {
-        let shape = DataShape { nulls: 20, edgy: 3, offset: 0 };
-        let columns = table(&types, rows, shape, &mut rng);
-        for percent in [None, Some(3), Some(100)] {
-            let program = percent.map_or_else(Program::default, |percent| share(percent, 0));
-            for outputs in [&all[..], &all[2..3], &all[..0]] {
-                if outputs.is_empty() && percent.is_none() {
-                    continue;
-                }
-                let input = testing::scope(&device);
-                let segment = segment(&input, &columns, rows).await.expect("upload");
-                let ledger = DeviceLedger::detached(u64::MAX);
-                let mut scope = testing::scope(&device);
-                scope.memory = MemoryScope::new(&ledger, "select", u64::MAX);
-                select(&scope, &program, outputs, std::slice::from_ref(&segment)).await.expect("select");
-                let (need, peak) = (select_bytes(&program, outputs, rows), ledger.peak());
-                let what = format!("{rows} rows, {percent:?}, {} outputs: {need} for {peak}", outputs.len());
-                assert!(peak <= need, "{what}");
-                assert!(need <= 2 * peak + 16_384 || percent == Some(3), "{what}");
-            }
         }
     }
 }
