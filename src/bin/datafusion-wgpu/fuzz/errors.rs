@@ -18,11 +18,6 @@ pub fn same_kind(a: &str, b: &str) -> bool {
     }
 }
 
-/// Whether DataFusion found NULL in a column that it had declared to have none, such as the part of a date that is out of range.
-pub fn is_broken_claim(text: &str) -> bool {
-    text.contains("is declared as non-nullable but contains null values")
-}
-
 /// Whether the error says that DataFusion's memory pool had no more to give.
 pub fn is_exhausted(text: &str) -> bool {
     text.contains("Resources exhausted")

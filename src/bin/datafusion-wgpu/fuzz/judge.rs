@@ -10,9 +10,8 @@ use datafusion::error::Result;
 use super::ast::Query;
 use super::compare::{self, Answer, Outcome, Spec, Wanted};
 use super::data::Stored;
-use super::errors::{
-    is_broken_claim, is_exhausted, is_of_a_value, is_second_execution, same_error, same_kind,
-};
+use super::errors::{is_exhausted, is_of_a_value, is_second_execution, same_error, same_kind};
+use super::guards::is_guarded;
 use super::options::RunOptions;
 use super::plant::Plant;
 use super::runner::{Engine, Run, Verdict};
@@ -216,7 +215,7 @@ impl<'a> Question<'a> {
         if self.is_undetermined(&others, run) || self.is_datafusions_own(engine, options, run).await {
             return leak_or(Judgement::Undetermined, run.gpu.leaked);
         }
-        if self.is_guarded(run) {
+        if self.is_guarded(engine, options, run).await {
             return leak_or(Judgement::Guarded, run.gpu.leaked);
         }
         Judgement::Wrong(difference.0, difference.1)
@@ -315,8 +314,6 @@ impl<'a> Question<'a> {
             (Verdict::Rows(_), Verdict::Rows(got)) => {
                 self.is_pieced_together(others, got, run.gpu.is_whole()).unwrap_or(false)
             }
-            // DataFusion's own claim of a column, which it checks only where it makes a batch of it.
-            (Verdict::Error(text), Verdict::Rows(_)) => is_broken_claim(text),
             // Which row's value an error names depends on the row that is met first.
             (Verdict::Error(first), Verdict::Error(got)) => {
                 same_kind(first, got)
@@ -331,14 +328,16 @@ impl<'a> Question<'a> {
 
     /// Whether one side raised for a value that AND or OR may guard: whether they do depends on the rows that share its batch, and
     /// batches after a join are like no batches of a scan.
-    fn is_guarded(&self, run: &Run) -> bool {
-        let guards = self.sql.contains(" AND ") || self.sql.contains(" OR ");
-        match (&self.oracle.verdict, &run.verdict) {
-            (Verdict::Error(text), Verdict::Rows(_)) | (Verdict::Rows(_), Verdict::Error(text)) => {
-                guards && is_of_a_value(text)
-            }
-            _ => false,
-        }
+    async fn is_guarded(&self, engine: &Engine, options: &RunOptions, run: &Run) -> bool {
+        let text = match (&self.oracle.verdict, &run.verdict) {
+            (Verdict::Error(text), Verdict::Rows(_)) | (Verdict::Rows(_), Verdict::Error(text)) => text,
+            _ => return false,
+        };
+        is_of_a_value(text)
+            && engine
+                .optimized(self.stored, &self.sql, options)
+                .await
+                .is_ok_and(|plan| is_guarded(&plan, text))
     }
 
     fn is_pieced_together(&self, others: &[Oracle], got: &Answer, strict: bool) -> Result<bool> {

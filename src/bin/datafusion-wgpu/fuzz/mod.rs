@@ -14,6 +14,7 @@ mod compare;
 mod data;
 pub mod errors;
 mod generate;
+mod guards;
 mod judge;
 mod options;
 mod plant;

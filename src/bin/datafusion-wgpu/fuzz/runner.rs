@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use datafusion::common::DataFusionError;
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::error::Result;
+use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, displayable, execute_stream};
 use datafusion::prelude::SessionContext;
 use datafusion_wgpu::memory::{AdapterSelector, GpuDevice, GpuRuntime};
@@ -118,6 +119,12 @@ impl Engine {
         let context = self.session(stored, options, None)?;
         let plan = context.sql(sql).await?.create_physical_plan().await?;
         Ok(text_of(&plan))
+    }
+
+    /// The query as DataFusion's optimizer leaves it: with its casts, and with filters that became one.
+    pub async fn optimized(&self, stored: &Stored, sql: &str, options: &RunOptions) -> Result<LogicalPlan> {
+        let context = self.session(stored, options, None)?;
+        context.sql(sql).await?.into_optimized_plan()
     }
 
     /// Runs a query with the rule forced.
