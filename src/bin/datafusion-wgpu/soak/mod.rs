@@ -2,6 +2,7 @@
 
 mod operators;
 mod report;
+mod tables;
 mod work;
 
 use std::io::{self, Write};
@@ -21,7 +22,7 @@ use crate::error::problem;
 use crate::fuzz::rng::Rng;
 
 use report::{Health, Summary};
-use work::{Job, Shared, Table};
+use work::{Job, Known, Shared};
 
 /// Flags of `soak`.
 #[derive(Debug, Clone, clap::Args)]
@@ -72,8 +73,8 @@ pub async fn run(args: Args) -> Result<ExitCode> {
     let selector = AdapterSelector { adapter: args.adapter.clone(), allow_software: true };
     let opened = SpawnedTask::spawn_blocking(move || GpuRuntime::new().select(&selector)).await;
     let device = opened.map_err(|e| problem(format!("opening the adapter failed: {e}")))??;
-    let table = Table::new(args.rows).await?;
-    let shared = Arc::new(Shared::new(&args, &device, table)?);
+    let known = Known::new(args.rows).await?;
+    let shared = Arc::new(Shared::new(&args, &device, known)?);
     shared.check_plans().await?;
     let start = Instant::now();
     let end = start + Duration::from_secs(args.seconds);

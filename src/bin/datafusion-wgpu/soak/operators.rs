@@ -27,7 +27,13 @@ impl Operator {
 pub const OPERATORS: &[Operator] = &[
     op("GpuFilterExec", "SELECT id, s FROM t WHERE v > 80000"),
     op("GpuProjectionExec", "SELECT v + id AS w, d * d AS dd FROM t"),
-    op("GpuProjectionExec", "SELECT s, v + id AS w FROM t WHERE v > 80000 AND (k IS NULL OR k < 900)"),
+    // Look-ups, whose codes and tables are uploaded, of the kernel and of the host; CASE, and floats.
+    op(
+        "GpuProjectionExec",
+        "SELECT upper(s), CASE WHEN k > 500 THEN f * 1.5 ELSE f END AS w FROM t WHERE v > 80000 AND s LIKE '%7'",
+    ),
+    // A cast that may raise.
+    op("GpuAggregateExec", "SELECT sum(CAST(substr(s, 6) AS INT)), count(k) FROM t WHERE s <> 'name 5'"),
     op(
         "GpuAggregateExec",
         "SELECT count(k), sum(v), avg(id), sum(d) FILTER (WHERE k > 500) FROM t WHERE v > 2000",

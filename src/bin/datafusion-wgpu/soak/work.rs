@@ -7,8 +7,6 @@ use std::time::{Duration, Instant};
 
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::row::{RowConverter, SortField};
-use datafusion::catalog::TableProvider;
-use datafusion::datasource::MemTable;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::physical_plan::{ExecutionPlan, execute_stream};
@@ -24,6 +22,7 @@ use crate::fuzz::rng::Rng;
 
 use super::Args;
 use super::operators::{OPERATORS, Operator};
+use super::tables::Tables;
 
 /// More queries: CPU operators that drive GPU operators in different ways.
 const QUERIES: [&str; 10] = [
@@ -45,46 +44,27 @@ fn queries() -> Vec<&'static str> {
     OPERATORS.iter().map(|operator| operator.sql).chain(QUERIES).collect()
 }
 
-/// The names under which the operators' queries know the table.
-const TABLES: [&str; 4] = ["t", "p", "r", "u"];
-
 /// Rows of a result and the sum of their hashes, or the text of the error without the value that it names: which of several
 /// rows raises first is not determined.
 type Answer = std::result::Result<(usize, u64), String>;
 
-/// The table that all sessions read, and the right answers.
-pub struct Table {
-    provider: Arc<dyn TableProvider>,
+/// The tables that all sessions read, and the right answers.
+pub struct Known {
+    tables: Tables,
     queries: Vec<(&'static str, Answer)>,
 }
 
-impl Table {
+impl Known {
     /// Makes the rows, and asks DataFusion alone for the answers.
     pub async fn new(rows: u32) -> Result<Self> {
+        let tables = Tables::new(rows).await?;
         let ctx = SessionContext::new();
-        let sql = format!(
-            "SELECT id, v, CASE WHEN id % 7 <> 3 THEN CAST(id % 1000 AS INT) END AS k, \
-             CAST(v * 100 + id % 100 AS DECIMAL(15, 0)) AS d, \
-             CASE WHEN id % 5 <> 0 THEN CAST(id AS DOUBLE) / 8 END AS f, CAST(CAST(id % 3650 AS INT) AS DATE) AS day, \
-             concat('name ', CAST(id % 97 AS VARCHAR)) AS s \
-             FROM (SELECT value AS id, (value * 7919 + 13) % 100003 AS v FROM generate_series(0, {}))",
-            u64::from(rows) - 1
-        );
-        let frame = ctx.sql(&sql).await?;
-        let schema = Arc::new(frame.schema().as_arrow().clone());
-        let mut partitions = vec![vec![]; 4];
-        for (number, batch) in frame.collect().await?.into_iter().enumerate() {
-            partitions[number % 4].push(batch.with_schema(Arc::clone(&schema))?);
-        }
-        let provider: Arc<dyn TableProvider> = Arc::new(MemTable::try_new(schema, partitions)?);
+        tables.register(&ctx)?;
         let mut queries = vec![];
-        for name in TABLES {
-            ctx.register_table(name, Arc::clone(&provider))?;
-        }
         for sql in self::queries() {
             queries.push((sql, answer(&ctx, sql).await));
         }
-        Ok(Self { provider, queries })
+        Ok(Self { tables, queries })
     }
 }
 
@@ -127,12 +107,12 @@ pub struct Shared {
     /// Failures and losses that were ordered.
     pub injected: Mutex<(u64, u64)>,
     sessions: Vec<SessionContext>,
-    table: Table,
+    known: Known,
 }
 
 impl Shared {
-    /// Sessions over one device and one table.
-    pub fn new(args: &Args, device: &Arc<GpuDevice>, table: Table) -> Result<Self> {
+    /// Sessions over one device and the same tables.
+    pub fn new(args: &Args, device: &Arc<GpuDevice>, known: Known) -> Result<Self> {
         let runtime = GpuRuntime::over(Arc::clone(device));
         let mut sessions = vec![];
         for number in 0..args.sessions {
@@ -148,12 +128,10 @@ impl Shared {
                 .with_option_extension(options);
             let ctx = SessionContext::new_with_config(config);
             register_gpu_runtime(&ctx, Arc::clone(&runtime))?;
-            for name in TABLES {
-                ctx.register_table(name, Arc::clone(&table.provider))?;
-            }
+            known.tables.register(&ctx)?;
             sessions.push(ctx);
         }
-        Ok(Self { device: Arc::clone(device), injected: Mutex::default(), sessions, table })
+        Ok(Self { device: Arc::clone(device), injected: Mutex::default(), sessions, known })
     }
 }
 
@@ -226,8 +204,8 @@ impl Job {
     }
 
     async fn query(&mut self) -> Result<()> {
-        let number = self.rng.below(self.shared.table.queries.len());
-        let (sql, want) = self.shared.table.queries[number].clone();
+        let number = self.rng.below(self.shared.known.queries.len());
+        let (sql, want) = self.shared.known.queries[number].clone();
         let ctx = self.shared.sessions[self.rng.below(self.shared.sessions.len())].clone();
         let cancel =
             self.rng.chance(self.cancel).then(|| Duration::from_micros(self.rng.below(60_000) as u64));
