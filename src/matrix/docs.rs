@@ -8,25 +8,28 @@ use std::path::Path;
 
 use arrow::datatypes::DataType;
 
-use super::aggregates::Row;
 use super::*;
 
 const HEAD: &str = "# Supported expressions
 
-Which expressions run on the GPU, by the type of `a` and `b`; `p` is a boolean, `n` an integer. Everything else in a query stays
-on DataFusion's CPU operators, with its reason in `EXPLAIN`. A type that is missing in a row is one for which DataFusion
-itself has no such expression. Types that are only carried from input to output may be any.
-
-The second column is for adapters with 64-bit floats in shaders (`SHADER_F64`; Vulkan only), the third lists what of it is lost
-without them.
+Which expressions run on the GPU, by the type of `a` and `b`; `p` is a boolean, `n` an integer. It is the same on every adapter that
+is used at all. The lists are of examples: every function that DataFusion calls immutable runs over one string column, looked up by the
+column's distinct values. What does not run on the GPU stays on DataFusion's CPU operators, with its reason in `EXPLAIN VERBOSE`. A type
+that is missing in a row is one for which DataFusion itself has no such expression. Types that are only carried from input to output may
+be any.
 
 This file is generated: `make supported` writes it, and a test compares it with what the code answers.
 ";
+
+/// Types by what was answered for them.
+pub(super) type Row = Vec<(DataType, Answer)>;
 
 #[tokio::test]
 async fn supported_md_is_current() {
     let text = document(aggregates::tables().await);
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/supported.md");
+    // Types are named as Arrow names them, and not as Rust does.
+    assert!(!text.contains("{ "), "{text}");
     if std::env::var_os("WRITE_SUPPORTED").is_some() {
         std::fs::write(&path, &text).expect("docs/supported.md");
     }
@@ -46,12 +49,11 @@ async fn supported_md_is_current() {
 fn document(aggregates: Vec<(&'static str, Vec<(String, Row)>)>) -> String {
     let types = subjects();
     let planners: Vec<_> = types.iter().map(|ty| Planner::new(schema_of(ty, true))).collect();
-    let adapters = adapters();
+    let caps = DeviceCaps::for_tests();
     let row = |template: &Template| -> Row {
-        let answers = types.iter().zip(&planners).map(|(ty, planner)| {
-            (ty.clone(), [0, 1].map(|adapter| answer(template, ty, planner, &adapters[adapter])))
-        });
-        answers.filter(|(_, answers)| answers[0] != Answer::Unknown).collect()
+        let answers = types.iter().zip(&planners);
+        let answers = answers.map(|(ty, planner)| (ty.clone(), answer(template, ty, planner, &caps)));
+        answers.filter(|(_, answer)| *answer != Answer::Unknown).collect()
     };
     let mut groups: Vec<(&str, Vec<(String, Row)>)> = vec![];
     for template in templates() {
@@ -72,10 +74,7 @@ fn document(aggregates: Vec<(&'static str, Vec<(String, Row)>)>) -> String {
     }
     let mut text = HEAD.to_owned();
     for (group, rows) in groups {
-        let _ = writeln!(
-            text,
-            "\n## {group}\n\n| Expression | GPU | Not without `SHADER_F64` | CPU |\n|---|---|---|---|"
-        );
+        let _ = writeln!(text, "\n## {group}\n\n| Expression | GPU | CPU |\n|---|---|---|");
         for (names, row) in rows {
             let _ = writeln!(text, "| {names} | {} |", cells(&row).join(" | "));
         }
@@ -92,25 +91,55 @@ fn add(rows: &mut Vec<(String, Row)>, shown: &str, row: Row) {
     }
 }
 
-fn cells(row: &Row) -> [String; 3] {
-    let of = |wanted: &dyn Fn(&[Answer; 2]) -> bool| -> Vec<DataType> {
-        row.iter().filter(|(_, answers)| wanted(answers)).map(|(ty, _)| ty.clone()).collect()
-    };
-    let gpu = of(&|answers| answers[0] == Answer::Gpu);
-    let lost = of(&|answers| answers[0] == Answer::Gpu && answers[1] != Answer::Gpu);
-    let mut reasons: BTreeMap<String, Vec<DataType>> = BTreeMap::new();
-    for (ty, answers) in row {
-        if let Answer::Cpu(reason) = &answers[0] {
-            let own = format!("{ty} is not on the device");
-            let reason = if *reason == own { "not on the device".to_owned() } else { reason.clone() };
-            reasons.entry(reason).or_default().push(ty.clone());
+fn cells(row: &Row) -> [String; 2] {
+    let (mut gpu, mut reasons): (_, BTreeMap<String, Vec<DataType>>) = (vec![], BTreeMap::new());
+    for (ty, answer) in row {
+        match answer {
+            Answer::Unknown => {}
+            Answer::Gpu => gpu.push(ty.clone()),
+            Answer::Cpu(reason) => {
+                let own = format!("{ty} is not on the device");
+                let reason =
+                    if *reason == own { "not on the device".to_owned() } else { impersonal(reason, ty) };
+                reasons.entry(reason).or_default().push(ty.clone());
+            }
         }
     }
     let cpu: Vec<String> = reasons
         .iter()
         .map(|(reason, types)| format!("{}: {}", names(types), reason.replace('|', "\\|")))
         .collect();
-    [names(&gpu), names(&lost), cpu.join("; ")]
+    [names(&gpu), cpu.join("; ")]
+}
+
+/// The reason without the name of the row's own type, so that types of the same reason share it.
+fn impersonal(reason: &str, ty: &DataType) -> String {
+    let name = ty.to_string();
+    let part_of_name = |c: char| c.is_alphanumeric() || c == '(';
+    let (mut out, mut rest) = (String::new(), reason);
+    while let Some(at) = rest.find(&name) {
+        let (before, after) = (&rest[..at], &rest[at + name.len()..]);
+        let whole = !before.ends_with(char::is_alphanumeric) && !after.starts_with(part_of_name);
+        out.push_str(before);
+        out.push_str(if whole { "this type" } else { &name });
+        rest = after;
+    }
+    out + rest
+}
+
+/// Lists of functions that do not depend on floats in shaders.
+#[test]
+fn adapters_without_floats_in_shaders_take_the_same() {
+    let with = DeviceCaps::for_tests();
+    let without = DeviceCaps { float64: false, ..with.clone() };
+    assert!(with.float64);
+    for ty in [DataType::Int32, DataType::Float32, DataType::Float64, DataType::Decimal128(15, 2)] {
+        let planner = Planner::new(schema_of(&ty, true));
+        for template in templates() {
+            let answers = [&with, &without].map(|caps| answer(&template, &ty, &planner, caps));
+            assert_eq!(answers[0], answers[1], "{ty}: {}", template.shown());
+        }
+    }
 }
 
 /// Families of types, so that rows stay short.

@@ -148,13 +148,6 @@ enum Answer {
     Cpu(String),
 }
 
-/// Adapters that docs/supported.md distinguishes: a GPU under Vulkan, and one without 64-bit floats in shaders.
-fn adapters() -> [DeviceCaps; 2] {
-    let with = DeviceCaps::for_tests();
-    let without = DeviceCaps { float64: false, ..with.clone() };
-    [with, without]
-}
-
 /// What the lowering says to a template with a type.
 fn answer(template: &Template, ty: &DataType, planner: &Planner, caps: &DeviceCaps) -> Answer {
     let Some(sql) = template.sql(ty) else { return Answer::Unknown };

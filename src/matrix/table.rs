@@ -261,7 +261,7 @@ async fn dates_and_times() {
 #[tokio::test(flavor = "multi_thread")]
 async fn strings_and_others() {
     let other = |ty: &DataType| !(ty.is_numeric() || *ty == DataType::Boolean || ty.is_temporal());
-    compare_where(other, 1).await;
+    compare_where(other, 700).await;
 }
 
 /// The same with WebGPU's default of eight storage buffers: outputs are spread over kernels, and columns share a buffer.

@@ -144,7 +144,7 @@ const TRANSCENDENTAL: [&str; 14] = [
     "factorial({a})",
 ];
 
-const TEMPORAL: [&str; 32] = [
+const TEMPORAL: [&str; 42] = [
     "{a} + INTERVAL '1 month'",
     "{a} - INTERVAL '13 months'",
     "{a} + INTERVAL '3 days'",
@@ -159,17 +159,21 @@ const TEMPORAL: [&str; 32] = [
     "date_trunc('minute', {a})",
     "date_trunc('second', {a})",
     "date_trunc('millisecond', {a})",
+    "date_trunc('microsecond', {a})",
     "date_part('year', {a})",
+    "date_part('isoyear', {a})",
     "date_part('quarter', {a})",
     "date_part('month', {a})",
     "date_part('week', {a})",
     "date_part('day', {a})",
     "date_part('doy', {a})",
     "date_part('dow', {a})",
+    "date_part('isodow', {a})",
     "date_part('hour', {a})",
     "date_part('minute', {a})",
     "date_part('second', {a})",
     "date_part('millisecond', {a})",
+    "date_part('microsecond', {a})",
     "date_part('nanosecond', {a})",
     "date_part('epoch', {a})",
     "date_bin(INTERVAL '15 minutes', {a})",
@@ -177,9 +181,15 @@ const TEMPORAL: [&str; 32] = [
     "date_bin(INTERVAL '7 days', {a}, TIMESTAMP '2001-01-03T00:00:00')",
     "to_timestamp({a})",
     "to_timestamp_seconds({a})",
+    "to_timestamp_millis({a})",
+    "to_timestamp_micros({a})",
+    "to_timestamp_nanos({a})",
+    "to_date({a})",
+    "to_unixtime({a})",
+    "from_unixtime({a})",
 ];
 
-const STRINGS: [&str; 28] = [
+const STRINGS: [&str; 30] = [
     "{a} LIKE 'a%'",
     "{a} NOT LIKE '%b_'",
     "{a} ILIKE '%B%'",
@@ -207,6 +217,8 @@ const STRINGS: [&str; 28] = [
     "regexp_like({a}, 'a|b')",
     "regexp_replace({a}, 'a', 'x')",
     "md5({a})",
+    "arrow_field({a})['nullable']",
+    "trunc(CASE WHEN {a} = {l} THEN -0.0 END)",
     "CASE WHEN {a} = {l} THEN 'one' WHEN {a} LIKE 'a%' THEN 'two' END",
 ];
 
