@@ -5,6 +5,7 @@ use std::fmt::Display;
 use arrow::datatypes::DataType;
 
 use crate::kernels::expr::ValueType;
+pub(crate) use crate::kernels::expr::widths::{is_float, is_integer};
 use crate::memory::upload::value_type;
 
 use super::reason::Reason;
@@ -15,16 +16,6 @@ use super::reason::Reason;
 /// `UnsupportedType` for types that cannot live on the device.
 pub(crate) fn device_type(expression: &dyn Display, data_type: &DataType) -> Result<ValueType, Reason> {
     value_type(data_type).ok_or_else(|| Reason::unsupported_type(expression, data_type))
-}
-
-/// True for the eight integer types.
-pub(crate) fn is_integer(ty: ValueType) -> bool {
-    integer_bits(ty).is_some()
-}
-
-/// True for the two float types.
-pub(crate) fn is_float(ty: ValueType) -> bool {
-    matches!(ty, ValueType::Float32 | ValueType::Float64)
 }
 
 /// Width in bits and signedness of an integer type.

@@ -257,7 +257,7 @@ pub(crate) async fn prepare_keys(
     }
     batch.prepare(tables).await?;
     let raised = |table: &usize| batch.table(*table).is_some_and(|(table, _)| table.raised);
-    if tables.iter().any(raised) { Err(FallbackReason::ArithmeticFault) } else { Ok(()) }
+    if tables.iter().any(raised) { Err(FallbackReason::TableRaised) } else { Ok(()) }
 }
 
 /// Whether the first rows of one of the columns have too many distinct values.

@@ -179,7 +179,7 @@ async fn materialize(
     schema: &SchemaRef,
 ) -> Result<Replayed> {
     if batch.is_undecided() {
-        return on_cpu(&batch, run, chain, &FallbackReason::ArithmeticFault).await;
+        return on_cpu(&batch, run, chain, &FallbackReason::NoParameter).await;
     }
     let plan = Arc::new(SelectPlan::new(&batch));
     if let Err(reason) = lookup::prepare(run, &mut batch, &plan.all_tables()).await {

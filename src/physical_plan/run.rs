@@ -32,6 +32,12 @@ pub(crate) enum FallbackReason {
     /// A live row met an arithmetic fault: the CPU decides between error and result.
     #[error("an expression met a value that may raise; the CPU decides")]
     ArithmeticFault,
+    /// A parameter has no value: whether that is an error depends on whether the CPU asks for it.
+    #[error("a constant or subquery could not be computed; the CPU decides")]
+    NoParameter,
+    /// A function of strings that was not expected to raise did for some value.
+    #[error("a function of strings raised, or gave NULL where none may be; the CPU decides")]
+    TableRaised,
     /// A string column has so many distinct values that a dictionary does not pay.
     #[error(
         "{distinct} of the first {rows} values of column {column} are distinct, too many to look them up by dictionary"
@@ -62,6 +68,8 @@ impl FallbackReason {
     fn code(&self) -> &'static str {
         match self {
             FallbackReason::ArithmeticFault => "ArithmeticFault",
+            FallbackReason::NoParameter => "NoParameter",
+            FallbackReason::TableRaised => "TableRaised",
             FallbackReason::TooManyDistinct { .. } => "TooManyDistinct",
             FallbackReason::FloatOrder => "FloatOrder",
             FallbackReason::NotAssembled { .. } => "NotAssembled",
@@ -327,7 +335,7 @@ impl RunContext {
     /// # Errors
     /// [`GpuError::FallbackForbidden`] under `gpu.fallback = 'error'`; for a device failure, that failure.
     pub(crate) fn fall_back(&self, reason: &FallbackReason, scope: FallbackScope) -> Result<()> {
-        let reason = &self.explained(reason);
+        let (reason, message) = self.explained(reason);
         self.metrics.fallback(reason.code());
         let first = self.query.fell_back(reason.code());
         self.observers.fell_back(FallbackEvent {
@@ -341,21 +349,21 @@ impl RunContext {
                 FallbackScope::Island => "island",
             },
             code: reason.code(),
-            message: reason.to_string(),
+            message: message.clone(),
             forbidden: self.options.fallback == FallbackPolicy::Error,
         });
         match self.options.fallback {
             // One warning a query and kind; the metrics count them all.
             FallbackPolicy::Warn if first => {
-                tracing::warn!(node = self.node, %reason, "fell back to the CPU")
+                tracing::warn!(node = self.node, reason = message, "fell back to the CPU")
             }
             FallbackPolicy::Warn | FallbackPolicy::Silent => {
-                tracing::debug!(node = self.node, %reason, "fell back to the CPU");
+                tracing::debug!(node = self.node, reason = message, "fell back to the CPU");
             }
             FallbackPolicy::Error => {
                 let error = match reason {
-                    FallbackReason::Device(error) => error.clone(),
-                    _ => GpuError::FallbackForbidden { node: self.node.clone(), reason: reason.to_string() },
+                    FallbackReason::Device(error) => error,
+                    _ => GpuError::FallbackForbidden { node: self.node.clone(), reason: message },
                 };
                 return Err(error.into());
             }
@@ -365,28 +373,40 @@ impl RunContext {
 }
 
 impl RunContext {
-    /// The reason, for a shader that was refused with the expressions that it computes.
-    fn explained(&self, reason: &FallbackReason) -> FallbackReason {
-        let FallbackReason::Device(GpuError::ShaderRejected { kernel, message }) = reason else {
-            return reason.clone();
-        };
+    /// The reason and its sentence, with the expressions that are computed where one of them is at fault.
+    fn explained(&self, reason: &FallbackReason) -> (FallbackReason, String) {
+        match reason {
+            FallbackReason::Device(GpuError::ShaderRejected { kernel, message }) => {
+                let message = format!("{message}; it computes {}", self.computed());
+                let reason =
+                    FallbackReason::from(GpuError::ShaderRejected { kernel: kernel.clone(), message });
+                let sentence = reason.to_string();
+                (reason, sentence)
+            }
+            FallbackReason::ArithmeticFault | FallbackReason::NoParameter | FallbackReason::TableRaised => {
+                (reason.clone(), format!("{reason} ({})", self.computed()))
+            }
+            _ => (reason.clone(), reason.to_string()),
+        }
+    }
+
+    /// The expressions of the operators that share the node's kernels.
+    fn computed(&self) -> String {
         let details = self.fused.iter().map(|op| {
             let details: Vec<_> =
                 op.details().iter().map(|(name, value)| format!("{name}={value:.400}")).collect();
             format!("{}: {}", op.name(), details.join(", "))
         });
-        let details: Vec<_> = details.collect();
-        let message = format!("{message}; it computes {}", details.join("; "));
-        GpuError::ShaderRejected { kernel: kernel.clone(), message }.into()
+        details.collect::<Vec<_>>().join("; ")
     }
 }
 
-/// The node's operator, and those of the GPU nodes directly below it.
+/// The node's operator, and those of the GPU nodes below it.
 fn fused(node: &GpuExec) -> Vec<Arc<dyn DeviceOp>> {
     let mut ops = vec![Arc::clone(node.op())];
     let mut children = node.children();
     while let [child] = children[..]
-        && let Some(below) = child.downcast_ref::<GpuExec>()
+        && let Some(below) = GpuExec::find(child)
         && let OpKind::RowLocal(_) = below.op().kind()
     {
         ops.push(Arc::clone(below.op()));

@@ -27,6 +27,7 @@ mod nullability;
 mod observe;
 mod placement;
 mod random;
+mod reasons;
 mod slt;
 mod sources;
 mod strings;

@@ -6,6 +6,7 @@ mod emit;
 #[cfg(test)]
 mod tests;
 
+use super::function::unknown_types;
 use super::ir::{ArithOp, ValueType};
 use super::widths::{is_integer, pow10};
 
@@ -216,7 +217,7 @@ impl DecimalFn {
             }
             _ => false,
         };
-        if known { Ok(()) } else { Err(format!("{self:?} of {args:?} as {ty:?}")) }
+        if known { Ok(()) } else { Err(unknown_types(args, ty)) }
     }
 }
 

@@ -14,9 +14,10 @@ mod tests;
 use crate::error::{GpuError, GpuResult};
 
 use super::arith::sign_extended;
+use super::function::unknown_types;
 use super::ir::ValueType;
 use super::wgsl::{Emitter, Node, faults_of};
-use super::widths::{Class, is_integer, is_signed, type_bits};
+use super::widths::{Class, is_float, is_integer, is_signed, type_bits};
 
 /// What the host's processor makes of an invalid operation on doubles; of singles, the same rounded.
 pub(crate) const INVALID_NAN: u64 =
@@ -108,7 +109,7 @@ impl FloatFn {
             ) => is_float(ty) && *left == ty && *right == ty,
             _ => false,
         };
-        if ok { Ok(()) } else { Err(format!("{self:?} of {args:?} as {ty:?}")) }
+        if ok { Ok(()) } else { Err(unknown_types(args, ty)) }
     }
 }
 
@@ -121,10 +122,6 @@ pub(crate) fn is_castable(from: ValueType, to: ValueType) -> bool {
         (false, true) => plain(from),
         (false, false) => false,
     }
-}
-
-fn is_float(ty: ValueType) -> bool {
-    matches!(ty, ValueType::Float32 | ValueType::Float64)
 }
 
 /// A fault flag's condition, where there is one.

@@ -1,6 +1,8 @@
 //! Functions of the IR, by family. A family is an enum here, its WGSL in a file of the same name, its CPU twin in
 //! `reference`, and its lowering in the optimizer.
 
+use std::fmt;
+
 use crate::error::GpuResult;
 
 use super::decimal::DecimalFn;
@@ -46,6 +48,22 @@ impl Function {
             Function::Temporal(f) => f.check(args, ty),
         }
     }
+}
+
+/// Named as the Arrow type is.
+impl fmt::Display for ValueType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ValueType::Opaque => f.write_str("a type of the host"),
+            ty => ty.to_arrow().fmt(f),
+        }
+    }
+}
+
+/// What is said of operands and a result for which a function is not there.
+pub(super) fn unknown_types(args: &[ValueType], ty: ValueType) -> String {
+    let args: Vec<String> = args.iter().map(ToString::to_string).collect();
+    format!("no GPU counterpart for {} as {ty}", args.join(", "))
 }
 
 impl Emitter<'_> {

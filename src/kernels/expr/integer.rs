@@ -5,6 +5,7 @@ use crate::error::{GpuError, GpuResult};
 
 use super::arith::{minimum, sign_extended, wrapped};
 use super::compare::comparison;
+use super::function::unknown_types;
 use super::ir::{CompareOp, ValueType};
 use super::wgsl::{Emitter, Node, faults_of, widened};
 use super::widths::{Class, is_integer, is_signed, is_unsigned, type_bits};
@@ -68,7 +69,7 @@ impl IntegerFn {
             (_, [left, right]) => is_integer(ty) && *left == ty && *right == ty,
             _ => false,
         };
-        if known { Ok(()) } else { Err(format!("{self:?} of {args:?} as {ty:?}")) }
+        if known { Ok(()) } else { Err(unknown_types(args, ty)) }
     }
 }
 

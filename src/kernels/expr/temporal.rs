@@ -10,6 +10,7 @@ pub(crate) use clock::{
 
 use crate::error::GpuResult;
 
+use super::function::unknown_types;
 use super::ir::{ValueType, Zone};
 use super::wgsl::{Emitter, Node};
 
@@ -218,7 +219,7 @@ impl TemporalFn {
             (TemporalFn::DaysBetween, [Date32, Date32] | [Date64, Date64]) => ty == Int64,
             _ => false,
         };
-        if ok { Ok(()) } else { Err(format!("{self:?} of {args:?} as {ty:?}")) }
+        if ok { Ok(()) } else { Err(unknown_types(args, ty)) }
     }
 }
 

@@ -190,7 +190,9 @@ impl<'a> Emitter<'a> {
             Expr::Call { function, args, ty } => {
                 let args = args.iter().map(|arg| self.emit(arg)).collect::<GpuResult<Vec<_>>>()?;
                 let types: Vec<_> = args.iter().map(|arg| arg.ty).collect();
-                function.check(&types, *ty).map_err(GpuError::Internal)?;
+                function
+                    .check(&types, *ty)
+                    .map_err(|why| GpuError::Internal(format!("{function:?}: {why}")))?;
                 self.call(*function, &args, *ty)?
             }
         };

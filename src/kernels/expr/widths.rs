@@ -123,6 +123,11 @@ pub fn is_integer(ty: ValueType) -> bool {
     is_signed(ty) || is_unsigned(ty)
 }
 
+/// Whether the type is a float that is computed with.
+pub fn is_float(ty: ValueType) -> bool {
+    matches!(ty, ValueType::Float32 | ValueType::Float64)
+}
+
 /// Whether the type is a signed integer.
 pub fn is_signed(ty: ValueType) -> bool {
     matches!(ty, ValueType::Int8 | ValueType::Int16 | ValueType::Int32 | ValueType::Int64)

@@ -18,16 +18,18 @@ impl Lowering {
         if data_type.is_floating() {
             return self.float_arithmetic(expr, binary);
         }
+        let ty = self.device_type(expr, &data_type)?;
         let op = match binary.op() {
             Operator::Plus => ArithOp::Add,
             Operator::Minus => ArithOp::Sub,
             Operator::Multiply => ArithOp::Mul,
-            _ => return Err(self.unsupported(expr, "division and remainder can raise for single rows")),
+            op => {
+                return Err(self.unsupported(expr, &format!("{op} has no GPU counterpart for {data_type}")));
+            }
         };
         if is_checked(binary) {
             return Err(self.unsupported(expr, "it raises on overflow"));
         }
-        let ty = self.device_type(expr, &data_type)?;
         let (left, right) = self.sides(binary)?;
         let (l, r) = (left.value_type(), right.value_type());
         let known = match (l, r, ty) {
@@ -42,7 +44,7 @@ impl Lowering {
             _ => is_integer(ty) && l == ty && r == ty,
         };
         if !known {
-            return Err(self.unsupported(expr, &format!("arithmetic on {l:?} and {r:?}")));
+            return Err(self.unsupported(expr, &format!("arithmetic on {l} and {r}")));
         }
         Ok(Arc::new(Expr::Arith { op, left, right, ty }))
     }
@@ -61,7 +63,7 @@ impl Lowering {
                 self.call(expr, Function::Decimal(DecimalFn::Negate), vec![arg], ty)
             }
             ty if integer_bits(ty).is_some_and(|(_, signed)| signed) => Ok(Arc::new(Expr::Negate(arg))),
-            ty => Err(self.unsupported(expr, &format!("unary minus on {ty:?}"))),
+            ty => Err(self.unsupported(expr, &format!("unary minus on {ty}"))),
         }
     }
 }

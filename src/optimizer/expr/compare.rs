@@ -38,8 +38,7 @@ impl Lowering {
         }
         let (left, right) = self.sides(binary)?;
         if left.value_type() != right.value_type() {
-            let why =
-                format!("the sides have the types {:?} and {:?}", left.value_type(), right.value_type());
+            let why = format!("the sides have the types {} and {}", left.value_type(), right.value_type());
             return Err(self.unsupported(expr, &why));
         }
         Ok(Arc::new(match compare {
@@ -115,7 +114,7 @@ impl Lowering {
         }
         let lowered = self.lower(candidate)?;
         if lowered.value_type() != ty {
-            return Err(self.unsupported(expr, &format!("the candidate {candidate} is not of type {ty:?}")));
+            return Err(self.unsupported(expr, &format!("the candidate {candidate} is not of type {ty}")));
         }
         Ok(lowered)
     }

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use arrow::array::{RecordBatch, RecordBatchOptions};
 use arrow::datatypes::{DataType, Schema};
 use datafusion::common::ScalarValue;
 use datafusion::logical_expr::{Operator, Volatility};
@@ -11,6 +10,8 @@ use datafusion::physical_expr::expressions::{
 };
 use datafusion::physical_expr::scalar_subquery::ScalarSubqueryExpr;
 use datafusion::physical_expr::{PhysicalExpr, ScalarFunctionExpr};
+
+use crate::physical_plan::params::constant as evaluated;
 
 use super::arithmetic::is_checked;
 
@@ -66,8 +67,7 @@ pub(super) fn value(expr: &Arc<dyn PhysicalExpr>, schema: &Schema) -> Option<Sca
     if !is_constant(expr, schema) || has_subquery(expr) {
         return None;
     }
-    let array = expr.evaluate(&one_row()?).and_then(|value| value.into_array(1)).ok()?;
-    ScalarValue::try_from_array(&array, 0).ok()
+    evaluated(expr).ok()
 }
 
 fn has_subquery(expr: &Arc<dyn PhysicalExpr>) -> bool {
@@ -75,12 +75,7 @@ fn has_subquery(expr: &Arc<dyn PhysicalExpr>) -> bool {
 }
 
 fn evaluates(expr: &Arc<dyn PhysicalExpr>) -> bool {
-    one_row().is_some_and(|one_row| expr.evaluate(&one_row).is_ok())
-}
-
-fn one_row() -> Option<RecordBatch> {
-    let options = RecordBatchOptions::new().with_row_count(Some(1));
-    RecordBatch::try_new_with_options(Arc::new(Schema::empty()), vec![], &options).ok()
+    evaluated(expr).is_ok()
 }
 
 /// True when the topmost operator has a value for all values of its operands.

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use arrow::datatypes::DataType;
 use datafusion::common::ScalarValue;
-use datafusion::functions::math::abs::AbsFunc;
 use datafusion::functions::math::ceil::CeilFunc;
 use datafusion::functions::math::floor::FloorFunc;
 use datafusion::functions::math::iszero::IsZeroFunc;
@@ -13,7 +12,8 @@ use datafusion::functions::math::nanvl::NanvlFunc;
 use datafusion::functions::math::round::RoundFunc;
 use datafusion::functions::math::signum::SignumFunc;
 use datafusion::functions::math::trunc::TruncFunc;
-use datafusion::logical_expr::Operator;
+use datafusion::functions::math::{self, abs::AbsFunc};
+use datafusion::logical_expr::{Operator, ScalarUDF};
 use datafusion::physical_expr::expressions::BinaryExpr;
 use datafusion::physical_expr::{PhysicalExpr, ScalarFunctionExpr};
 
@@ -23,13 +23,35 @@ use crate::optimizer::reason::{Reason, shorten};
 use crate::optimizer::types::{is_float, is_integer};
 
 use super::cast::Conversion;
-use super::function::is;
+use super::function::{is, tells_scalars_apart};
 use super::{Declined, Lowered, Lowering, constant};
 
-/// Functions whose last digits differ from one implementation to the next.
-const INEXACT: [&str; 25] = [
-    "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "cos", "cosh", "cot", "degrees",
-    "exp", "ln", "log", "log10", "log2", "pow", "power", "radians", "sin", "sinh", "sqrt", "tan", "tanh",
+/// DataFusion's functions whose last digits differ from one implementation to the next.
+const INEXACT: [fn() -> Arc<ScalarUDF>; 24] = [
+    math::acos,
+    math::acosh,
+    math::asin,
+    math::asinh,
+    math::atan,
+    math::atan2,
+    math::atanh,
+    math::cbrt,
+    math::cos,
+    math::cosh,
+    math::cot,
+    math::degrees,
+    math::exp,
+    math::ln,
+    math::log,
+    math::log10,
+    math::log2,
+    math::power,
+    math::radians,
+    math::sin,
+    math::sinh,
+    math::sqrt,
+    math::tan,
+    math::tanh,
 ];
 
 /// A function of floats over operands of these types.
@@ -61,7 +83,7 @@ impl Lowering {
         let (left, right) = self.sides(binary)?;
         let (l, r) = (left.value_type(), right.value_type());
         if !is_float(ty) || l != ty || r != ty {
-            return Err(self.unsupported(expr, &format!("arithmetic on {l:?} and {r:?}")));
+            return Err(self.unsupported(expr, &format!("arithmetic on {l} and {r}")));
         }
         Ok(call(function, vec![left, right], ty))
     }
@@ -94,7 +116,7 @@ impl Lowering {
             return Some(self.nanvl(expr, function));
         } else if is::<RoundFunc>(function) || is::<TruncFunc>(function) {
             return Some(self.rounded(expr, function));
-        } else if INEXACT.contains(&function.name()) {
+        } else if INEXACT.iter().any(|own| own().as_ref() == function.fun()) {
             return Some(Err(self.decline(Reason::FloatArithmetic { expression: shorten(expr) })));
         } else {
             None
@@ -111,7 +133,7 @@ impl Lowering {
         let (x, y) = (x?, y?);
         let ty = x.value_type();
         if y.value_type() != ty {
-            return Err(self.unsupported(expr, &format!("it is of {ty:?} and {:?}", y.value_type())));
+            return Err(self.unsupported(expr, &format!("it is of {ty} and {}", y.value_type())));
         }
         Ok(call(FloatFn::Nanvl, vec![x, y], ty))
     }
@@ -123,8 +145,7 @@ impl Lowering {
             [x] => {
                 let x = self.lower(x)?;
                 let ty = x.value_type();
-                if !rounds && x.may_be_scalar() {
-                    // DataFusion's trunc makes +0 of -0 in arrays only.
+                if tells_scalars_apart(expr) && x.may_be_scalar() {
                     return Err(self.unsupported(expr, "its operand may be one value for all rows"));
                 }
                 Ok(call(if rounds { FloatFn::Round } else { FloatFn::Trunc }, vec![x], ty))

@@ -3,7 +3,10 @@
 
 use std::sync::Arc;
 
+use datafusion::functions::datetime::date_trunc::DateTruncFunc;
+use datafusion::functions::math::trunc::TruncFunc;
 use datafusion::logical_expr::ScalarUDFImpl;
+use datafusion::physical_expr::expressions::NegativeExpr;
 use datafusion::physical_expr::{PhysicalExpr, ScalarFunctionExpr};
 
 use crate::kernels::expr::{Expr, Function, ValueType};
@@ -28,7 +31,11 @@ impl Lowering {
                 return lowered;
             }
         }
-        let why = format!("the function {} has no GPU counterpart", function.name());
+        let mut types = vec![];
+        for arg in function.args() {
+            types.push(self.arrow_type(arg)?.to_string());
+        }
+        let why = format!("{}({}) has no GPU counterpart", function.name(), types.join(", "));
         Err(self.unsupported(expr, &why))
     }
 
@@ -46,6 +53,13 @@ impl Lowering {
             Err(why) => Err(self.unsupported(expr, &why)),
         }
     }
+}
+
+/// Whether DataFusion computes the expression otherwise where it has its operand as one value for all rows, which CASE may give.
+pub(super) fn tells_scalars_apart(expr: &Arc<dyn PhysicalExpr>) -> bool {
+    // It negates arrays wrapping and scalars checked, and makes +0 of -0 in arrays only; dates are truncated in other units.
+    let function = |function: &ScalarFunctionExpr| is::<TruncFunc>(function) || is::<DateTruncFunc>(function);
+    expr.is::<NegativeExpr>() || expr.downcast_ref::<ScalarFunctionExpr>().is_some_and(function)
 }
 
 /// Whether the function is DataFusion's own of this type.

@@ -15,6 +15,7 @@ use crate::optimizer::types::{integer_bits, is_integer};
 
 use super::case::same_bits;
 use super::cast::Conversion;
+use super::function::is;
 use super::{Lowered, Lowering};
 
 impl Lowering {
@@ -63,14 +64,13 @@ impl Lowering {
         expr: &Arc<dyn PhysicalExpr>,
         function: &ScalarFunctionExpr,
     ) -> Option<Lowered> {
-        let inner = function.fun().inner();
-        if inner.downcast_ref::<GreatestFunc>().is_some() {
+        if is::<GreatestFunc>(function) {
             Some(self.extreme(expr, function, IntegerFn::Greatest))
-        } else if inner.downcast_ref::<LeastFunc>().is_some() {
+        } else if is::<LeastFunc>(function) {
             Some(self.extreme(expr, function, IntegerFn::Least))
-        } else if inner.downcast_ref::<NullIfFunc>().is_some() {
+        } else if is::<NullIfFunc>(function) {
             Some(self.null_if(expr, function))
-        } else if inner.downcast_ref::<AbsFunc>().is_some() {
+        } else if is::<AbsFunc>(function) {
             let [operand] = function.args() else { return None };
             let integer = operand.data_type(&self.schema).is_ok_and(|ty| ty.is_integer());
             integer.then(|| self.absolute(expr, operand))

@@ -44,6 +44,8 @@ const MAX_NODES: usize = 2_000;
 const MAX_DEPTH: usize = 100;
 /// Depth of one expression as DataFusion gives it.
 const MAX_RAW_DEPTH: usize = 1_000;
+/// Nodes of an expression whose text is made for a reason.
+const MAX_SHOWN_NODES: usize = 100_000;
 /// Storage buffers of a kernel besides its columns and outputs: arguments, mask, offsets, blocks, bits and status.
 pub(super) const OTHER_BINDINGS: usize = 6;
 
@@ -64,6 +66,8 @@ pub(crate) type Lowered = Result<Arc<Expr>, Declined>;
 /// Lowers the expressions of one operator and collects their parameters, or all reasons why it cannot.
 pub(crate) struct Lowering {
     schema: SchemaRef,
+    /// What is lowered, for reasons about expressions without a text.
+    name: String,
     params: ParamTable,
     reasons: Vec<Reason>,
     /// Equal subexpressions become one, with the same parameters, so that kernels compute them once.
@@ -81,6 +85,7 @@ impl Lowering {
     pub(crate) fn new(schema: SchemaRef) -> Self {
         Self {
             schema,
+            name: "an expression".to_owned(),
             params: ParamTable::default(),
             reasons: vec![],
             seen: HashMap::new(),
@@ -90,6 +95,11 @@ impl Lowering {
             nodes: 0,
             depth: 0,
         }
+    }
+
+    /// Names what is lowered from here on.
+    pub(crate) fn name(&mut self, name: String) {
+        self.name = name;
     }
 
     /// What was lowered with the parameters of all its expressions, or every reason that was met.
@@ -135,7 +145,7 @@ impl Lowering {
     pub(crate) fn output(&mut self, expr: &Arc<dyn PhysicalExpr>) -> Lowered {
         // The host takes results of functions of strings itself.
         if self.depth == 0
-            && fits(expr, MAX_RAW_DEPTH, &mut MAX_NODES.clone())
+            && fits(expr, MAX_RAW_DEPTH, MAX_NODES)
             && let Some(lookup) = self.host_lookup(expr)
         {
             return Ok(lookup);
@@ -162,7 +172,7 @@ impl Lowering {
 
     /// Lowers a key of GROUP BY.
     pub(crate) fn key(&mut self, expr: &Arc<dyn PhysicalExpr>) -> Result<Key, Declined> {
-        if !fits(expr, MAX_RAW_DEPTH, &mut MAX_NODES.clone()) {
+        if !fits(expr, MAX_RAW_DEPTH, MAX_NODES) {
             // Which is refused.
             return self.lower(expr).map(Key::Value);
         }
@@ -186,7 +196,7 @@ impl Lowering {
     /// Lowers text of which the least or the greatest is asked for; `None` where the expression is none.
     pub(crate) fn ordered_text(&mut self, expr: &Arc<dyn PhysicalExpr>) -> Option<Text> {
         let data_type = expr.data_type(&self.schema).ok()?;
-        let own = fits(expr, MAX_RAW_DEPTH, &mut MAX_NODES.clone())
+        let own = fits(expr, MAX_RAW_DEPTH, MAX_NODES)
             && ValueType::from_arrow(&data_type).is_none()
             && !constant::is_constant(expr, &self.schema);
         if own { self.text(expr, true) } else { None }
@@ -203,12 +213,8 @@ impl Lowering {
     /// Lowers any expression of a type that can live on the device.
     pub(crate) fn lower(&mut self, expr: &Arc<dyn PhysicalExpr>) -> Lowered {
         // Hashing, below, recurses: bound the depth first.
-        let mut nodes = MAX_NODES;
-        if self.depth == 0 && !fits(expr, MAX_RAW_DEPTH, &mut nodes) {
-            return Err(self.decline(Reason::ExpressionTooLarge {
-                expression: "an expression".to_string(),
-                limit: format!("{MAX_NODES} nodes or {MAX_RAW_DEPTH} levels"),
-            }));
+        if self.depth == 0 && !fits(expr, MAX_RAW_DEPTH, MAX_NODES) {
+            return Err(self.oversized(expr));
         }
         if let Some(known) = self.seen.get(expr) {
             return Ok(Arc::clone(known));
@@ -373,6 +379,16 @@ impl Lowering {
         self.decline(Reason::unsupported_expression(expr, why))
     }
 
+    /// The reason for an expression that does not fit: named by its text, unless that cannot be had without recursing too deeply.
+    fn oversized(&mut self, expr: &Arc<dyn PhysicalExpr>) -> Declined {
+        let (expression, limit) = if fits(expr, MAX_RAW_DEPTH, MAX_SHOWN_NODES) {
+            (shorten(expr), format!("{MAX_NODES} nodes"))
+        } else {
+            (shorten(&self.name), format!("{MAX_NODES} nodes or {MAX_RAW_DEPTH} levels"))
+        };
+        self.decline(Reason::ExpressionTooLarge { expression, limit })
+    }
+
     fn too_large(&mut self, expr: &dyn std::fmt::Display, limit: String) -> Declined {
         self.decline(Reason::ExpressionTooLarge { expression: shorten(expr), limit })
     }
@@ -392,10 +408,14 @@ fn operands(op: Operator, expr: &Arc<dyn PhysicalExpr>) -> Vec<&Arc<dyn Physical
 }
 
 /// True when the expression has at most `depth` levels and `nodes` nodes, literals apart: long lists are bounded elsewhere.
-fn fits(expr: &Arc<dyn PhysicalExpr>, depth: usize, nodes: &mut usize) -> bool {
-    if depth == 0 || *nodes == 0 {
-        return false;
+fn fits(expr: &Arc<dyn PhysicalExpr>, depth: usize, nodes: usize) -> bool {
+    fn within(expr: &Arc<dyn PhysicalExpr>, depth: usize, nodes: &mut usize) -> bool {
+        if depth == 0 || *nodes == 0 {
+            return false;
+        }
+        *nodes -= usize::from(!expr.is::<Literal>());
+        expr.children().into_iter().all(|child| within(child, depth - 1, nodes))
     }
-    *nodes -= usize::from(!expr.is::<Literal>());
-    expr.children().into_iter().all(|child| fits(child, depth - 1, nodes))
+    let mut left = nodes;
+    within(expr, depth, &mut left)
 }

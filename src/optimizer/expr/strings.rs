@@ -23,6 +23,7 @@ use crate::physical_plan::aggregate::group::Text;
 use crate::physical_plan::lookup::{EagerLogic, ExprFunction};
 use crate::physical_plan::rank::RankFunction;
 
+use super::function::tells_scalars_apart;
 use super::{Declined, Lowered, Lowering, constant};
 
 /// Functions that have a value for every string. Only a hint: kernels look for no values that raise then, and if there are
@@ -250,10 +251,10 @@ fn is_function(
         || expr.is::<CastExpr>()
         || expr.is::<TryCastExpr>()
         || expr.is::<CaseExpr>()
-        // DataFusion negates arrays wrapping and scalars checked, and CASE may give either.
-        || expr.downcast_ref::<NegativeExpr>().is_some_and(|negative| !has_case(negative.arg()))
+        || expr.is::<NegativeExpr>()
         || expr.downcast_ref::<ScalarFunctionExpr>().is_some_and(is_immutable);
-    if !known || expr.is_volatile_node() || constant::always_raises(expr, schema) {
+    let open = tells_scalars_apart(expr) && expr.children().into_iter().any(has_case);
+    if !known || open || expr.is_volatile_node() || constant::always_raises(expr, schema) {
         return Err(Declined);
     }
     expr.children().into_iter().try_for_each(|child| is_function(child, schema, only))

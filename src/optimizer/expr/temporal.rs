@@ -138,8 +138,9 @@ impl Lowering {
         let Some((months, days, nanos)) = interval(by) else {
             return Err(self.unsupported(expr, "only intervals that are literals have a GPU counterpart"));
         };
-        let ty = value.value_type();
-        let lowered = match ty {
+        let data_type = self.arrow_type(expr)?;
+        let (from, ty) = (value.value_type(), self.device_type(expr, &data_type)?);
+        let lowered = match from {
             ValueType::Time32(_) | ValueType::Time64(_) => {
                 let nanos = self.literal(ScalarValue::Int64(Some(nanos)), ValueType::Int64);
                 call(TemporalFn::ShiftTime { negated }, vec![value, nanos], ty)
@@ -151,7 +152,7 @@ impl Lowering {
                 call(TemporalFn::AddInterval { negated }, vec![value, months, days, nanos], ty)
             }
         };
-        lowered.ok_or_else(|| self.unsupported(expr, &format!("an interval beside {ty:?}")))
+        lowered.ok_or_else(|| self.unsupported(expr, &format!("an interval beside {from} as {ty}")))
     }
 
     /// Sums and differences of timestamps, durations and dates.
@@ -172,7 +173,7 @@ impl Lowering {
             _ => TemporalFn::AddSpan { negated },
         };
         call(function, vec![left, right], ty)
-            .ok_or_else(|| self.unsupported(expr, &format!("arithmetic on {l:?} and {r:?}")))
+            .ok_or_else(|| self.unsupported(expr, &format!("arithmetic on {l} and {r}")))
     }
 
     /// A temporal function of one value, by what it makes of it.
@@ -188,7 +189,7 @@ impl Lowering {
         let ty = self.device_type(expr, &data_type)?;
         let from = value.value_type();
         make(value, ty).ok_or_else(|| {
-            let why = format!("{} of {from:?} with these arguments has no GPU counterpart", function.name());
+            let why = format!("{} of {from} with these arguments has no GPU counterpart", function.name());
             self.unsupported(expr, &why)
         })
     }

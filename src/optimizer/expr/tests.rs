@@ -12,6 +12,7 @@ mod constant;
 mod float;
 mod function;
 mod lookups;
+mod reasons;
 mod single;
 mod strings;
 

@@ -13,6 +13,7 @@ use crate::physical_plan::filter::FilterOp;
 /// The GPU filter for `exec`, or every reason against it.
 pub(crate) fn check(exec: &FilterExec, context: &RuleContext<'_>) -> Result<Proposal, Vec<Reason>> {
     let mut lowering = Lowering::new(exec.input().schema());
+    lowering.name("the predicate".to_owned());
     let predicate = lowering.boolean(exec.predicate());
     let (predicate, params) = lowering.finish(context.caps, predicate)?;
     let op = FilterOp {

@@ -20,11 +20,16 @@ pub(crate) fn check(exec: &ProjectionExec, context: &RuleContext<'_>) -> Result<
         .expr()
         .iter()
         .zip(exec.schema().fields())
-        .map(|(output, field)| match output.expr.downcast_ref::<Column>() {
-            Some(column) => Ok(ProjectedColumn::Input(column.index())),
-            // The CPU raises where it makes a batch with a NULL in a column that is declared to have none.
-            None if !field.is_nullable() => lowering.required(&output.expr).map(ProjectedColumn::Computed),
-            None => lowering.output(&output.expr).map(ProjectedColumn::Computed),
+        .map(|(output, field)| {
+            lowering.name(format!("column {}", output.alias));
+            match output.expr.downcast_ref::<Column>() {
+                Some(column) => Ok(ProjectedColumn::Input(column.index())),
+                // The CPU raises where it makes a batch with a NULL in a column that is declared to have none.
+                None if !field.is_nullable() => {
+                    lowering.required(&output.expr).map(ProjectedColumn::Computed)
+                }
+                None => lowering.output(&output.expr).map(ProjectedColumn::Computed),
+            }
         })
         .collect();
     let (outputs, params) =

@@ -293,7 +293,7 @@ impl Job {
     ) -> Result<Vec<AggregateState>, Stop> {
         let op = AggregateOp::of(&self.node)?;
         let Some(params) = self.params.as_ref().filter(|_| !batch.is_undecided()) else {
-            return self.fall_back(&batch, chain, FallbackReason::ArithmeticFault).await;
+            return self.fall_back(&batch, chain, FallbackReason::NoParameter).await;
         };
         let plan = Arc::new(ReducePlan::new(op, &mut batch, params, &self.windows)?);
         if let Err(reason) = lookup::prepare(&self.run, &mut batch, &plan.tables).await {

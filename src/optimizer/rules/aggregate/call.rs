@@ -132,7 +132,7 @@ impl Call<'_> {
             (ValueType::Decimal { .. }, DataType::Decimal128(..)) => {
                 Ok(Spec::of(AggregateKind::SumDecimal, arg))
             }
-            (ty, result) => Err(self.unsupported(lowering, &format!("a sum of {ty:?} as {result}"))),
+            (ty, result) => Err(self.unsupported(lowering, &format!("a sum of {ty} as {result}"))),
         }
     }
 
@@ -155,9 +155,9 @@ impl Call<'_> {
         match arg.value_type() {
             ValueType::Decimal { .. } if sum_fits => Ok(Spec::of(AggregateKind::SumDecimal, arg)),
             ty @ ValueType::Decimal { .. } => {
-                Err(self.unsupported(lowering, &format!("an average of {ty:?} is summed in 256 bits")))
+                Err(self.unsupported(lowering, &format!("an average of {ty} is summed in 256 bits")))
             }
-            ty => Err(self.unsupported(lowering, &format!("an average of {ty:?}"))),
+            ty => Err(self.unsupported(lowering, &format!("an average of {ty}"))),
         }
     }
 

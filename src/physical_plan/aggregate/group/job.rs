@@ -162,7 +162,7 @@ impl Job {
     async fn group(&self, mut batch: GpuBatch, chain: &RowLocalChain) -> Result<Vec<RecordBatch>, Stop> {
         let op = GroupOp::of(&self.node)?;
         let Some((params, constants)) = self.values.as_ref().filter(|_| !batch.is_undecided()) else {
-            return self.fall_back(&batch, chain, FallbackReason::ArithmeticFault).await;
+            return self.fall_back(&batch, chain, FallbackReason::NoParameter).await;
         };
         let plan = Arc::new(GroupPlan::new(op, &mut batch, params, constants)?);
         if let Err(reason) =
