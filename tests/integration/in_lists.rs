@@ -162,7 +162,7 @@ async fn other_candidates_make_no_new_pipeline() -> TestResult {
     both.same("EXECUTE p(7919, 15838, 0)").await?;
     assert_eq!(both.same("EXECUTE p(1, 31676, 1)").await?, 0, "other parameters in a list");
     let subquery = |id: i64| {
-        format!("SELECT id FROM t WHERE v IN ((SELECT max(v) FROM t WHERE id < {id}), 7919, 3) OR id = {id}")
+        format!("SELECT id FROM t WHERE v IN (7919, (SELECT max(v) FROM t WHERE id < {id}), 3) OR id = {id}")
     };
     both.same(&subquery(50)).await?;
     assert_eq!(both.same(&subquery(60)).await?, 0, "another subquery's value in a list");

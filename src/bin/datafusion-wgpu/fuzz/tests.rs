@@ -331,7 +331,7 @@ async fn a_small_pool_leaves_the_verdict_open() {
     let world = World::new(1, 0).unwrap();
     let stored = world.datasets[3].store().await.unwrap();
     let engine = Engine::new("", Duration::from_secs(60)).unwrap();
-    let sql = "SELECT k, count(*) FROM t0 WHERE k IS NOT NULL GROUP BY k".to_string();
+    let sql = "SELECT k, count(*) FROM t0 GROUP BY k".to_string();
     let question = Question::of_sql(&engine, &stored, sql, None, Spec::default()).await;
     let options = RunOptions { pool: Some(options::Pool::Greedy(1)), ..RunOptions::default() };
     let (run, judgement) = question.run(&engine, &options, &Plant::default(), Care::Quick).await;
