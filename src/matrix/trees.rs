@@ -219,8 +219,11 @@ impl Grower<'_> {
     }
 }
 
+/// A tree as it is shown, and as DataFusion's expression.
+pub(super) type Grown = (String, Arc<dyn PhysicalExpr>);
+
 /// The rows of kernel `kernel`, and trees over them that the lowering takes, in SQL and as DataFusion plans them.
-pub(super) fn grown(kernel: u64, caps: &DeviceCaps) -> (RecordBatch, Vec<(String, Arc<dyn PhysicalExpr>)>) {
+pub(super) fn grown(kernel: u64, caps: &DeviceCaps) -> (RecordBatch, Vec<Grown>) {
     let mut rng = seeded(kernel);
     let table = Table::new(&mut rng, caps.clone());
     let mut unknown = HashSet::new();

@@ -30,12 +30,12 @@ impl RankFunction {
             None => Results { values: joined(chunks)?, poison: None },
             Some(function) => function.evaluate_all(chunks)?,
         };
-        let values = ranks(&results.values).map_err(internal)?;
+        let values = ranks(&results.values).map_err(|error| internal(&error))?;
         Ok(Results { values: Arc::new(values), poison: results.poison })
     }
 }
 
-fn internal(error: ArrowError) -> GpuError {
+fn internal(error: &ArrowError) -> GpuError {
     GpuError::Internal(format!("ranks of values: {error}"))
 }
 
@@ -45,8 +45,8 @@ fn joined(chunks: &[ArrayRef]) -> GpuResult<ArrayRef> {
         DataType::Dictionary(_, values) => cast(chunk, values),
         _ => Ok(Arc::clone(chunk)),
     });
-    let plain = plain.collect::<Result<Vec<_>, _>>().map_err(internal)?;
-    concat(&plain.iter().map(AsRef::as_ref).collect::<Vec<_>>()).map_err(internal)
+    let plain = plain.collect::<Result<Vec<_>, _>>().map_err(|error| internal(&error))?;
+    concat(&plain.iter().map(AsRef::as_ref).collect::<Vec<_>>()).map_err(|error| internal(&error))
 }
 
 fn ranks(values: &ArrayRef) -> Result<UInt32Array, ArrowError> {

@@ -102,7 +102,7 @@ impl Plan {
             _ => (caps.unroll / 2).clamp(1, 2),
         };
         let accumulate = builder.accumulate(program, by, &parts, &choice, stride, unroll)?;
-        let gather = builder.gather(caps, program, by, columns, &parts.keys, table, stride)?;
+        let gather = builder.gather(caps, program, by, columns, &parts.keys, (table, stride))?;
         let accumulators = builder.accumulators;
         let bests = accumulators.iter().filter(|acc| matches!(acc.fold, Fold::Best { .. })).count() as u32;
         Ok(Plan {
@@ -431,7 +431,7 @@ impl<'a> Builder<'a> {
         })
     }
 
-    /// The kernel that writes keys and states of the occupied slots.
+    /// The kernel that writes keys and states of the occupied slots of a table, whose records have so many words.
     fn gather(
         &self,
         caps: &DeviceCaps,
@@ -439,8 +439,7 @@ impl<'a> Builder<'a> {
         by: &GroupBy,
         columns: &[ColumnShape],
         keys: &Keys,
-        table: Memory,
-        stride: u32,
+        (table, stride): (Memory, u32),
     ) -> GpuResult<Kernel> {
         let mut used = key_columns(&by.keys);
         used.extend(columns_of(self.functions.iter().map(|(expr, _)| expr)));

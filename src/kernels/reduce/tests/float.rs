@@ -190,7 +190,7 @@ async fn many_sums_in_one_kernel() {
     let columns: Vec<ArrayRef> = (0..14)
         .map(|at| column(if at % 3 == 0 { Float32 } else { Float64 }, rows, shape, &mut rng))
         .collect();
-    let ty = |at: usize| if at % 3 == 0 { Float32 } else { Float64 };
+    let ty = |at: usize| if at.is_multiple_of(3) { Float32 } else { Float64 };
     let specs: Vec<_> = (0..16)
         .map(|at| {
             let at = at % 14;
