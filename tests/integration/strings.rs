@@ -151,7 +151,7 @@ async fn changed_values_compile_nothing() -> TestResult {
         ["EXECUTE p('value number 5 of a few')", "EXECUTE p('\"; drop')"],
         [
             "SELECT count(*) FROM t WHERE dict = (SELECT min(dict) FROM t WHERE id > 10)",
-            "SELECT count(*) FROM t WHERE dict = (SELECT max(dict) FROM t WHERE id > 20)",
+            "SELECT count(*) FROM t WHERE dict = (SELECT min(dict) FROM t WHERE id > 20)",
         ],
     ];
     for sqls in groups {

@@ -180,12 +180,13 @@ async fn panics_at_any_call() -> TestResult {
             let verdict =
                 run_apart(&walk.rig.gpu.ctx, walk.sql).await.map_err(|error| format!("{what}: {error}"))?;
             walk.rig.end().await?;
-            walk.rig.disarm(step);
+            let met = walk.rig.disarm(step);
             match verdict {
                 Verdict::Rows(ran) => {
                     assert_eq!(ran.rows, walk.want, "{what}");
                     let rejected = ran.fallbacks.iter().any(|(code, _)| code == "ShaderRejected");
-                    assert!(rejected || step.choke != Choke::Compile, "{what}: {ran:?}");
+                    // How many shapes a query compiles depends on what its dynamic filter leaves of the rows.
+                    assert!(rejected || !met || step.choke != Choke::Compile, "{what}: {ran:?}");
                 }
                 Verdict::Error(text) | Verdict::Panic(text) => {
                     assert!(
