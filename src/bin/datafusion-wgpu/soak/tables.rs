@@ -129,7 +129,9 @@ mod tests {
     #[tokio::test]
     async fn tables_are_of_different_kinds() {
         let ctx = SessionContext::new_with_config(SessionConfig::new().with_target_partitions(4));
-        Tables::new(40_000).await.unwrap().register(&ctx).unwrap();
+        // The files go with it.
+        let tables = Tables::new(40_000).await.unwrap();
+        tables.register(&ctx).unwrap();
         let mut counts = vec![];
         for (name, part, repeatable) in [
             ("t", "DataSourceExec: partitions=4", true),
