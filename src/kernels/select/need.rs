@@ -78,7 +78,7 @@ pub fn select_bytes(
 /// The shaders that [`select`](super::select()) runs. Pure: needs no device.
 ///
 /// # Errors
-/// [`GpuError::Internal`] for expressions that [`check`](crate::kernels::expr::check) rejects.
+/// [`GpuError::Internal`](crate::error::GpuError::Internal) for expressions that [`check`](crate::kernels::expr::check) rejects.
 pub fn select_shaders(
     caps: &DeviceCaps,
     program: &Program,
