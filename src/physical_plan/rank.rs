@@ -101,7 +101,7 @@ impl ValueFunction for RankFunction {
     }
 }
 
-/// For each of `ranks`, which index table `table` of the batch, the code of a value that has it; 0 for NULL.
+/// For each of `ranks`, which index table `table` of the batch, the code of a value that has it; NULL for NULL.
 ///
 /// # Errors
 /// [`GpuError::Internal`] for a table that is none of ranks, or was not computed.
@@ -116,11 +116,9 @@ pub(crate) fn codes_of_ranks(batch: &GpuBatch, table: usize, ranks: &ArrayRef) -
             *place = u32::try_from(code).map_err(|_| wrong())?;
         }
     }
-    let code = |rank: Option<u32>| match rank {
-        None => Ok(0),
-        Some(rank) => codes.get(rank as usize).copied().ok_or_else(wrong),
-    };
-    ranks.iter().map(code).collect::<GpuResult<Vec<u32>>>().map(UInt32Array::from)
+    // Not code 0, since a function need not give NULL for NULL.
+    let code = |rank: Option<u32>| rank.map(|rank| codes.get(rank as usize).copied().ok_or_else(wrong));
+    ranks.iter().map(|rank| code(rank).transpose()).collect()
 }
 
 #[cfg(test)]

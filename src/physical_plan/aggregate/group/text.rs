@@ -93,7 +93,7 @@ impl BatchText {
     }
 }
 
-/// The values of `chunks`, one after another, at `codes`.
+/// The values of `chunks`, one after another, at `codes`, of which NULL stands for code 0: a dictionary's first value is NULL.
 fn take_chunks(chunks: &[ArrayRef], codes: &UInt32Array) -> Result<ArrayRef, ArrowError> {
     let mut ends = Vec::with_capacity(chunks.len());
     let mut end = 0;
@@ -106,7 +106,7 @@ fn take_chunks(chunks: &[ArrayRef], codes: &UInt32Array) -> Result<ArrayRef, Arr
         let chunk = ends.partition_point(|end| *end <= code);
         (chunk, code - chunk.checked_sub(1).map_or(0, |before| ends[before]))
     };
-    let places: Vec<_> = codes.values().iter().map(place).collect();
+    let places: Vec<_> = codes.iter().map(|code| place(&code.unwrap_or(0))).collect();
     if places.iter().any(|(chunk, _)| *chunk >= chunks.len()) {
         return Err(ArrowError::InvalidArgumentError(format!("a code beyond {end} values")));
     }
