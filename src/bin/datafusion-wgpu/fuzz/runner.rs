@@ -1,18 +1,20 @@
 //! Runs one query once: on the CPU, or forced onto a view of the device.
 
+use std::any::Any;
 use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use datafusion::common::DataFusionError;
 use datafusion::common::runtime::SpawnedTask;
+use datafusion::common::{DataFusionError, exec_err};
 use datafusion::error::Result;
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, displayable, execute_stream};
 use datafusion::prelude::SessionContext;
 use datafusion_wgpu::memory::{AdapterSelector, GpuDevice, GpuRuntime};
 use datafusion_wgpu::{placement_report, register_gpu_runtime};
-use futures::StreamExt;
+use futures::{FutureExt, StreamExt};
 
 use super::compare::Answer;
 use super::data::Stored;
@@ -117,14 +119,14 @@ impl Engine {
     /// The plan that DataFusion makes of a query without this crate, under the same options.
     pub async fn cpu_plan(&self, stored: &Stored, sql: &str, options: &RunOptions) -> Result<String> {
         let context = self.session(stored, options, None)?;
-        let plan = context.sql(sql).await?.create_physical_plan().await?;
+        let plan = unpanicked(async { context.sql(sql).await?.create_physical_plan().await }).await?;
         Ok(text_of(&plan))
     }
 
     /// The query as DataFusion's optimizer leaves it: with its casts, and with filters that became one.
     pub async fn optimized(&self, stored: &Stored, sql: &str, options: &RunOptions) -> Result<LogicalPlan> {
         let context = self.session(stored, options, None)?;
-        context.sql(sql).await?.into_optimized_plan()
+        unpanicked(async { context.sql(sql).await?.into_optimized_plan() }).await
     }
 
     /// Runs a query with the rule forced.
@@ -156,7 +158,7 @@ impl Engine {
     pub async fn declined(&self, stored: &Stored, sql: &str, options: &RunOptions) -> Vec<String> {
         let view = self.device.with_caps(options.lower(self.device.caps()));
         let Ok(context) = self.session(stored, options, Some(&view)) else { return vec![] };
-        let Ok(report) = placement_report(&context, sql).await else { return vec![] };
+        let Ok(report) = unpanicked(placement_report(&context, sql)).await else { return vec![] };
         let nodes = report.nodes.iter();
         nodes
             .flat_map(|node| node.reasons.iter().map(|reason| format!("{} {}", node.cpu_name, reason.code())))
@@ -211,15 +213,26 @@ impl Engine {
 }
 
 fn panicked(error: tokio::task::JoinError) -> Verdict {
-    let text = match error.try_into_panic() {
-        Ok(payload) => match (payload.downcast_ref::<String>(), payload.downcast_ref::<&str>()) {
-            (Some(text), _) => text.clone(),
-            (_, Some(text)) => (*text).to_string(),
-            _ => "a panic without a text".to_string(),
-        },
+    Verdict::Panic(match error.try_into_panic() {
+        Ok(payload) => panic_text(payload.as_ref()),
         Err(error) => error.to_string(),
-    };
-    Verdict::Panic(text)
+    })
+}
+
+fn panic_text(payload: &(dyn Any + Send)) -> String {
+    match (payload.downcast_ref::<String>(), payload.downcast_ref::<&str>()) {
+        (Some(text), _) => text.clone(),
+        (_, Some(text)) => (*text).to_string(),
+        _ => "a panic without a text".to_string(),
+    }
+}
+
+/// The outcome of planning, in which DataFusion computes with constants and may panic as it does over rows.
+async fn unpanicked<T>(planning: impl Future<Output = Result<T>>) -> Result<T> {
+    AssertUnwindSafe(planning)
+        .catch_unwind()
+        .await
+        .unwrap_or_else(|payload| exec_err!("a panic: {}", panic_text(payload.as_ref())))
 }
 
 /// A plan, and its text, as soon as it is made, so that it is known for a query that does not end as well.
