@@ -7,6 +7,7 @@
 //! and keys and states are gathered densely, in the order of the slots.
 
 mod accumulate;
+mod builder;
 mod finish;
 mod kernel;
 mod keys;

@@ -1,0 +1,86 @@
+//! What adapters bind, and how much memory tables take.
+
+use super::*;
+
+/// Two workgroups a dimension, short loops, no room in workgroups, and eight or four buffers.
+#[tokio::test]
+async fn lowered_limits() {
+    let full = device();
+    let by = sums_and_extremes();
+    let mut rng = Rng::new(3);
+    let shape = DataShape { nulls: 10, edgy: 1, offset: 7 };
+    let lower: [fn(&mut DeviceCaps); 5] = [
+        |caps| caps.max_workgroups_per_dimension = 4,
+        |caps| caps.loop_budget = 300,
+        |caps| caps.workgroup_bytes = 1024,
+        |caps| caps.max_storage_buffers = 8,
+        |caps| caps.max_storage_buffers = 6,
+    ];
+    for (number, lower) in lower.into_iter().enumerate() {
+        let mut caps = full.caps().as_ref().clone();
+        lower(&mut caps);
+        let scope = scope(&full.with_caps(caps));
+        for (rows, groups) in [(1, 1), (4097, 3), (20_001, 3000)] {
+            let columns = [
+                keys_below(groups, rows, &mut rng),
+                column(Int64, rows, shape, &mut rng),
+                column(Int32, rows, shape, &mut rng),
+            ];
+            let what = format!("limit {number}, {rows} rows");
+            check(&scope, &Program::default(), &by, &columns, rows, &GroupHint::default(), &what).await;
+        }
+    }
+    let caps = DeviceCaps { max_storage_buffers: 5, ..full.caps().as_ref().clone() };
+    let scope = scope(&full.with_caps(caps));
+    let columns =
+        [keys_below(2, 9, &mut rng), column(Int64, 9, shape, &mut rng), column(Int32, 9, shape, &mut rng)];
+    let few = segment(&scope, &columns, 9).await.expect("upload");
+    let error =
+        group_by(&scope, &Program::default(), &by, &few, &GroupHint::default()).await.expect_err("six");
+    assert!(
+        matches!(
+            error,
+            GpuError::Limit { what: "storage buffers of one kernel", need: 6, limit: 5, by_rows: false }
+        ),
+        "{error}"
+    );
+}
+
+/// A table that no binding holds is an error that fewer rows avoid.
+#[tokio::test]
+async fn more_groups_than_a_table_holds() {
+    let full = device();
+    let caps = DeviceCaps { max_binding_bytes: 1 << 16, ..full.caps().as_ref().clone() };
+    let scope = scope(&full.with_caps(caps));
+    let by = GroupBy { keys: vec![key(0, Int64)], aggregates: vec![count_rows()] };
+    let mut rng = Rng::new(3);
+    let columns = [keys_below(7000, 7000, &mut rng)];
+    let segment = segment(&scope, &columns, 7000).await.expect("upload");
+    let error = group_by(&scope, &Program::default(), &by, &segment, &GroupHint::default()).await;
+    assert!(matches!(error, Err(GpuError::Limit { by_rows: true, .. })), "{error:?}");
+}
+
+/// What is held stays below what is announced.
+#[tokio::test]
+async fn memory_is_announced() {
+    let by = sums_and_extremes();
+    let mut rng = Rng::new(8);
+    for (rows, groups) in [(1, 1), (5000, 2), (5000, 4000), (60_000, 60_000)] {
+        let device = device();
+        let scope = scope(&device);
+        let shape = DataShape { nulls: 10, edgy: 1, offset: 7 };
+        let columns = [
+            keys_below(groups, rows, &mut rng),
+            column(Int64, rows, shape, &mut rng),
+            column(Int32, rows, shape, &mut rng),
+        ];
+        let segment = segment(&scope, &columns, rows).await.expect("upload");
+        let ledger = DeviceLedger::detached(1 << 40);
+        let own = LaunchScope { memory: MemoryScope::new(&ledger, "test", u64::MAX), ..(*scope).clone() };
+        for hint in [GroupHint::default(), tests::groups(groups)] {
+            group_by(&own, &Program::default(), &by, &segment, &hint).await.expect("group_by");
+            let need = group_by_bytes(&Program::default(), &by, rows, None);
+            assert!(ledger.peak() <= need, "{rows} rows, {groups} groups: {} of {need} bytes", ledger.peak());
+        }
+    }
+}
