@@ -1,4 +1,4 @@
-//! GpuAggregateExec: aggregates without GROUP BY.
+//! GpuAggregateExec: here aggregates without GROUP BY, in [`group`] those with it, and those that compare strings.
 //!
 //! Every batch is reduced by one kernel (selection, expressions and all aggregates fused) to one small state; states are
 //! merged on the host, and DataFusion's own accumulators turn the merged state into the final value. So a batch can fall
