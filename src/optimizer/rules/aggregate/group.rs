@@ -1,11 +1,9 @@
 //! AggregateExec with GROUP BY.
 
-use std::sync::Arc;
-
-use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
+use datafusion::physical_plan::aggregates::AggregateExec;
 use datafusion::physical_plan::{ExecutionPlan, InputOrderMode};
 
-use crate::config::{Exchanges, Placement};
+use crate::config::Placement;
 use crate::kernels::expr::ValueType;
 use crate::kernels::reduce::AggregateKind;
 use crate::optimizer::expr::{Declined, Lowering};
@@ -15,56 +13,26 @@ use crate::physical_plan::aggregate::group::{GroupOp, Key};
 use crate::physical_plan::params::ParamTable;
 
 use super::call::Spec;
-use super::{lower_functions, name, partial_below, rounded_states};
+use super::{Step, lower_functions, name};
 
-/// A lowered aggregate.
-struct Lowered {
-    keys: Vec<Key>,
-    aggregates: Vec<Spec>,
-    params: ParamTable,
-}
+/// Keys and functions, in order.
+type Lowered = (Vec<Key>, Vec<Spec>);
 
 /// The GPU aggregate for `exec`, or every reason against it.
 pub(super) fn check(exec: &AggregateExec, context: &RuleContext<'_>) -> Result<Proposal, Vec<Reason>> {
-    match exec.mode() {
-        AggregateMode::Single | AggregateMode::SinglePartitioned => {
-            propose(exec, None, 1, lower(exec, context)?)
+    check_order(exec)?;
+    let step = Step::of(exec, context)?;
+    check_order(step.raw)?;
+    if let Some(last) = step.last {
+        let keys = step.raw.group_expr().num_group_exprs();
+        if last.group_expr().expr().len() != keys || !last.group_expr().is_single() {
+            return Err(vec![Reason::FinalWithoutPartial]);
         }
-        AggregateMode::Partial => {
-            let lowered = lower(exec, context)?;
-            let specs: Vec<_> = lowered.aggregates.iter().map(|spec| spec.0.clone()).collect();
-            let rounded = rounded_states(exec, &specs);
-            if rounded.is_empty() { propose(exec, None, 1, lowered) } else { Err(rounded) }
-        }
-        AggregateMode::Final | AggregateMode::FinalPartitioned => {
-            check_order(exec)?;
-            if context.options.exchanges == Exchanges::Keep {
-                return Err(vec![Reason::ExchangesKept]);
-            }
-            let (partial, nodes) = partial_below(exec)?;
-            let keys = partial.group_expr().num_group_exprs();
-            if exec.group_expr().expr().len() != keys || !exec.group_expr().is_single() {
-                return Err(vec![Reason::FinalWithoutPartial]);
-            }
-            propose(partial, Some(exec), nodes, lower(partial, context)?)
-        }
-        AggregateMode::PartialReduce => Err(vec![Reason::UnsupportedOperator {
-            operator: format!("AggregateExec in mode {:?}", exec.mode()),
-        }]),
     }
-}
-
-fn propose(
-    exec: &AggregateExec,
-    last: Option<&AggregateExec>,
-    nodes: usize,
-    lowered: Lowered,
-) -> Result<Proposal, Vec<Reason>> {
-    let Lowered { keys, aggregates, params } = lowered;
-    let aggregates = aggregates.into_iter().map(|spec| (spec.0, spec.1)).collect();
-    let op = GroupOp::try_new(exec, last, keys, aggregates, params)
-        .map_err(|error| vec![Reason::ConversionFailed { message: error.to_string() }])?;
-    Ok(Proposal::breaker(Arc::new(op), nodes))
+    let ((keys, aggregates), params) = lower(step.raw, context)?;
+    step.check_states(aggregates.iter().map(|Spec(spec, _)| spec))?;
+    let aggregates = aggregates.into_iter().map(|Spec(spec, text)| (spec, text)).collect();
+    step.proposal(GroupOp::try_new(step.raw, step.last, keys, aggregates, params))
 }
 
 fn check_order(exec: &AggregateExec) -> Result<(), Vec<Reason>> {
@@ -79,8 +47,7 @@ fn check_order(exec: &AggregateExec) -> Result<(), Vec<Reason>> {
 }
 
 /// Lowers the keys and functions of a node that reads raw rows.
-fn lower(exec: &AggregateExec, context: &RuleContext<'_>) -> Result<Lowered, Vec<Reason>> {
-    check_order(exec)?;
+fn lower(exec: &AggregateExec, context: &RuleContext<'_>) -> Result<(Lowered, ParamTable), Vec<Reason>> {
     let mut lowering = Lowering::new(exec.input().schema());
     let keys: Vec<_> = exec.group_expr().expr().iter().map(|(expr, _)| lowering.key(expr)).collect();
     let keys = keys.into_iter().collect::<Result<Vec<_>, Declined>>();
@@ -91,8 +58,7 @@ fn lower(exec: &AggregateExec, context: &RuleContext<'_>) -> Result<Lowered, Vec
         check_limit(exec, &keys, &aggregates, context, &mut lowering)?;
         Ok((keys, aggregates))
     });
-    let ((keys, aggregates), params) = lowering.finish(context.caps, outcome)?;
-    Ok(Lowered { keys, aggregates, params })
+    lowering.finish(context.caps, outcome)
 }
 
 /// The kernel for groups does not sum floats.

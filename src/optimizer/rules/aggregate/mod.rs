@@ -5,6 +5,7 @@ mod group;
 
 use std::sync::Arc;
 
+use datafusion::common::DataFusionError;
 use datafusion::functions_aggregate::min_max::{Max, Min};
 use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
 use datafusion::physical_plan::ExecutionPlan;
@@ -20,53 +21,81 @@ use crate::optimizer::reason::{Reason, shorten};
 use crate::optimizer::registry::{Proposal, RuleContext};
 use crate::optimizer::types::device_type;
 use crate::physical_plan::aggregate::AggregateOp;
+use crate::physical_plan::op::DeviceOp;
 use crate::physical_plan::params::ParamTable;
 
 use call::{Call, Spec};
 
+/// What one operator stands for.
+struct Step<'a> {
+    /// The node that reads raw rows.
+    raw: &'a AggregateExec,
+    /// The final node above it, where one operator is made of both.
+    last: Option<&'a AggregateExec>,
+    /// Nodes from the topmost down to `raw`.
+    nodes: usize,
+}
+
+impl<'a> Step<'a> {
+    /// A final step is replaced together with the partial step below it; with `gpu.exchanges = 'keep'` it stays on the CPU and
+    /// the partial step is replaced alone, if its state is exact.
+    fn of(exec: &'a AggregateExec, context: &RuleContext<'_>) -> Result<Self, Vec<Reason>> {
+        match exec.mode() {
+            AggregateMode::Single | AggregateMode::SinglePartitioned | AggregateMode::Partial => {
+                Ok(Step { raw: exec, last: None, nodes: 1 })
+            }
+            AggregateMode::Final | AggregateMode::FinalPartitioned => {
+                if context.options.exchanges == Exchanges::Keep {
+                    return Err(vec![Reason::ExchangesKept]);
+                }
+                let (raw, nodes) = partial_below(exec)?;
+                Ok(Step { raw, last: Some(exec), nodes })
+            }
+            AggregateMode::PartialReduce => Err(vec![Reason::UnsupportedOperator {
+                operator: format!("AggregateExec in mode {:?}", exec.mode()),
+            }]),
+        }
+    }
+
+    /// Every aggregate whose state would be rounded in each partition: of a partial step alone.
+    fn check_states<'b>(
+        &self,
+        aggregates: impl IntoIterator<Item = &'b AggregateSpec>,
+    ) -> Result<(), Vec<Reason>> {
+        if *self.raw.mode() != AggregateMode::Partial || self.last.is_some() {
+            return Ok(());
+        }
+        let named = self.raw.aggr_expr().iter().zip(aggregates);
+        let rounded: Vec<_> = named
+            .filter(|(_, spec)| spec.kind.is_rounded())
+            .map(|(aggregate, _)| Reason::RoundedState { aggregate: shorten(&name(aggregate)) })
+            .collect();
+        if rounded.is_empty() { Ok(()) } else { Err(rounded) }
+    }
+
+    /// The proposal of the operator that was made for the step.
+    fn proposal<O: DeviceOp + 'static>(
+        &self,
+        op: Result<O, DataFusionError>,
+    ) -> Result<Proposal, Vec<Reason>> {
+        match op {
+            Ok(op) => Ok(Proposal::breaker(Arc::new(op), self.nodes)),
+            Err(error) => Err(vec![Reason::ConversionFailed { message: error.to_string() }]),
+        }
+    }
+}
+
 /// The GPU aggregate for `exec`, or every reason against it.
-///
-/// A final step is replaced together with the partial step below it; with `gpu.exchanges = 'keep'` it stays on the CPU
-/// and the partial step is replaced alone, if its state is exact.
 pub(crate) fn check(exec: &AggregateExec, context: &RuleContext<'_>) -> Result<Proposal, Vec<Reason>> {
     if !exec.group_expr().is_true_no_grouping() || compares_text(exec) {
         return group::check(exec, context);
     }
-    match exec.mode() {
-        AggregateMode::Single | AggregateMode::SinglePartitioned => {
-            let (aggregates, params) = lower(exec, context)?;
-            propose(exec, None, 1, aggregates, params)
-        }
-        AggregateMode::Partial => {
-            let (aggregates, params) = lower(exec, context)?;
-            let rounded = rounded_states(exec, &aggregates);
-            if rounded.is_empty() { propose(exec, None, 1, aggregates, params) } else { Err(rounded) }
-        }
-        AggregateMode::Final | AggregateMode::FinalPartitioned => {
-            check_shape(exec)?;
-            if context.options.exchanges == Exchanges::Keep {
-                return Err(vec![Reason::ExchangesKept]);
-            }
-            let (partial, nodes) = partial_below(exec)?;
-            let (aggregates, params) = lower(partial, context)?;
-            propose(partial, Some(exec), nodes, aggregates, params)
-        }
-        AggregateMode::PartialReduce => Err(vec![Reason::UnsupportedOperator {
-            operator: format!("AggregateExec in mode {:?}", exec.mode()),
-        }]),
-    }
-}
-
-fn propose(
-    exec: &AggregateExec,
-    final_exec: Option<&AggregateExec>,
-    nodes: usize,
-    aggregates: Vec<AggregateSpec>,
-    params: ParamTable,
-) -> Result<Proposal, Vec<Reason>> {
-    let op = AggregateOp::try_new(exec, final_exec, aggregates, params)
-        .map_err(|error| vec![Reason::ConversionFailed { message: error.to_string() }])?;
-    Ok(Proposal::breaker(Arc::new(op), nodes))
+    check_shape(exec)?;
+    let step = Step::of(exec, context)?;
+    check_shape(step.raw)?;
+    let (aggregates, params) = lower(step.raw, context)?;
+    step.check_states(&aggregates)?;
+    step.proposal(AggregateOp::try_new(step.raw, step.last, aggregates, params))
 }
 
 /// The partial step below a final one, and how many nodes there are from the final to the partial step.
@@ -127,7 +156,6 @@ fn lower(
     exec: &AggregateExec,
     context: &RuleContext<'_>,
 ) -> Result<(Vec<AggregateSpec>, ParamTable), Vec<Reason>> {
-    check_shape(exec)?;
     let mut lowering = Lowering::new(exec.input().schema());
     let specs = lower_functions(exec, &mut lowering, context.options.float_sum);
     let specs = specs.map(|specs| specs.into_iter().map(|spec| spec.0).collect());
@@ -154,15 +182,6 @@ fn lower_functions(
         })
         .collect();
     specs.into_iter().collect()
-}
-
-/// Aggregates whose state would be rounded in every partition.
-fn rounded_states(exec: &AggregateExec, aggregates: &[AggregateSpec]) -> Vec<Reason> {
-    let named = exec.aggr_expr().iter().zip(aggregates);
-    named
-        .filter(|(_, spec)| spec.kind.is_rounded())
-        .map(|(aggregate, _)| Reason::RoundedState { aggregate: shorten(&name(aggregate)) })
-        .collect()
 }
 
 fn name(aggregate: &AggregateFunctionExpr) -> &str {
