@@ -12,34 +12,27 @@
 //! | sum of f32 | 4 |
 //! | sum of i64, minimum of f64, for comparison | 8 |
 
+#[allow(dead_code, reason = "each benchmark uses a part of it")]
+mod device;
+
 use std::error::Error;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
 
-use arrow::array::{ArrayRef, Float32Array, Float64Array, Int64Array, RecordBatch};
+use arrow::array::{ArrayRef, Float32Array, Float64Array, Int64Array};
+use criterion::BenchmarkGroup;
 use criterion::measurement::WallTime;
-use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput};
-use datafusion_wgpu::error::{GpuError, GpuResult};
+use datafusion_wgpu::error::GpuError;
 use datafusion_wgpu::kernels::expr::{CompareOp, Expr, ValueType};
 use datafusion_wgpu::kernels::program::{Program, Segment};
 use datafusion_wgpu::kernels::reduce::{AggregateKind, AggregateSpec, FloatWindows, reduce_in};
 use datafusion_wgpu::kernels::reference;
-use datafusion_wgpu::memory::{AdapterSelector, GpuRuntime, LaunchScope, LaunchStats, MemoryScope, upload};
+
+use device::{Device, rows_asked_for, run_cases, scramble};
 
 /// Rows whose answer is compared with the twin's.
 const CHECKED: usize = 1 << 14;
-/// Rows that are made by a thread at a time.
-const PART: usize = 1 << 22;
 /// One binding holds no more of them.
 const MOST_ROWS: usize = 1 << 26;
-
-/// A number that depends on the row and looks random.
-fn scramble(row: usize, salt: u64) -> u64 {
-    let z = (row as u64 ^ salt).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let z = (z ^ (z >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z ^ (z >> 32)
-}
 
 /// A price of up to 100,000.
 fn price(row: usize) -> f64 {
@@ -114,99 +107,31 @@ impl Case {
     }
 }
 
-/// The device, and who waits for it.
-struct Bench {
-    scope: LaunchScope,
-    tokio: tokio::runtime::Runtime,
-    timed: bool,
+/// Times a case whose answer is right.
+fn run(
+    device: &Device,
+    group: &mut BenchmarkGroup<'_, WallTime>,
+    case: &Case,
     rows: usize,
-}
-
-impl Bench {
-    fn new(rows: usize) -> Result<(Bench, String), Box<dyn Error>> {
-        let adapter = std::env::var("ADAPTER").unwrap_or_default();
-        let device = GpuRuntime::new().select(&AdapterSelector { adapter, allow_software: true })?;
-        let scope = LaunchScope {
-            context: device.context()?,
-            memory: MemoryScope::new(device.ledger(), "bench", u64::MAX),
-            stats: Arc::new(LaunchStats::default()),
-        };
-        let tokio = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-        Ok((Bench { scope, tokio, timed: device.caps().timestamps, rows }, device.caps().name.clone()))
+) -> Result<(), Box<dyn Error>> {
+    let specs = case.specs();
+    let head = (case.column)(0, CHECKED.min(rows));
+    let windows = FloatWindows::new(&specs);
+    windows.sample(&case.program, &specs, &[Arc::clone(&head)], head.len());
+    let column = device.upload(rows, &|from, to| Ok((case.column)(from, to)))?;
+    let segments = [Segment { columns: vec![Some(column)], rows, tables: Default::default() }];
+    let work = |segments: &[Segment]| {
+        device.tokio.block_on(reduce_in(&device.scope, &case.program, &specs, segments, &windows))
+    };
+    let first = [Segment { rows: head.len(), ..segments[0].clone() }];
+    let twin = reference::reduce(&case.program, &specs, &[Arc::clone(&head)], head.len());
+    if work(&first)? != [twin] {
+        return Err(GpuError::Internal(format!("'{}' gives a wrong answer", case.name)).into());
     }
-
-    /// All rows on the device. Parts are made by several threads.
-    fn upload(&self, case: &Case) -> Result<Segment, Box<dyn Error>> {
-        let starts: Vec<usize> = (0..self.rows).step_by(PART).collect();
-        let parts: Result<Vec<RecordBatch>, Box<dyn Error>> = std::thread::scope(|scope| {
-            let make = |from: usize| scope.spawn(move || (case.column)(from, (from + PART).min(self.rows)));
-            let parts: Vec<_> = starts.into_iter().map(make).collect();
-            let batch = |array: ArrayRef| Ok(RecordBatch::try_from_iter([("x", array)])?);
-            parts.into_iter().map(|part| batch(part.join().map_err(|_| "a thread died")?)).collect()
-        });
-        let columns = self.tokio.block_on(upload(&self.scope, &parts?, &[0]))?;
-        Ok(Segment {
-            columns: columns.into_iter().map(Some).collect(),
-            rows: self.rows,
-            tables: Default::default(),
-        })
-    }
-
-    /// Times a case whose answer is right.
-    fn run(&self, group: &mut BenchmarkGroup<'_, WallTime>, case: &Case) -> Result<(), Box<dyn Error>> {
-        let specs = case.specs();
-        let head = (case.column)(0, CHECKED.min(self.rows));
-        let windows = FloatWindows::new(&specs);
-        windows.sample(&case.program, &specs, &[Arc::clone(&head)], head.len());
-        let segments = [self.upload(case)?];
-        let work = |segments: &[Segment]| {
-            self.tokio.block_on(reduce_in(&self.scope, &case.program, &specs, segments, &windows))
-        };
-        let first = [Segment { rows: head.len(), ..segments[0].clone() }];
-        let twin = reference::reduce(&case.program, &specs, &[Arc::clone(&head)], head.len());
-        if work(&first)? != [twin] {
-            return Err(GpuError::Internal(format!("'{}' gives a wrong answer", case.name)).into());
-        }
-        let (mut failed, mut times) = (None, vec![]);
-        let once = || -> GpuResult<Duration> {
-            let kernel = || self.scope.stats.kernel_ns.load(Ordering::Relaxed);
-            let (before, started) = (kernel(), Instant::now());
-            work(&segments)?;
-            let wall = started.elapsed();
-            Ok(if self.timed { Duration::from_nanos(kernel() - before) } else { wall })
-        };
-        let unit = if self.timed { "kernel" } else { "wall" };
-        group.throughput(Throughput::Bytes(self.rows as u64 * case.floor));
-        group.bench_function(BenchmarkId::new(format!("{}, {unit}", case.name), self.rows), |b| {
-            b.iter_custom(|count| {
-                let runs = (0..count).map(|_| once());
-                let sum = runs.filter_map(|run| run.map_err(|error| failed = Some(error)).ok());
-                // Criterion divides by it.
-                sum.inspect(|time| times.push(*time)).sum::<Duration>().max(Duration::from_nanos(1))
-            });
-        });
-        times.sort();
-        if let Some(median) = times.get(times.len() / 2) {
-            let rate = self.rows as f64 / median.as_secs_f64() / 1e9;
-            eprintln!("{}: {rate:.3} Grows/s, {:.1} GB/s", case.name, rate * case.floor as f64);
-        }
-        failed.map_or(Ok(()), |error| Err(error.into()))
-    }
+    device.time(group, case.name, (rows, case.floor), || work(&segments).map(drop))
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let rows: usize = std::env::var("ROWS").ok().map_or(Ok(1 << 20), |rows| rows.parse())?;
-    let wanted: Vec<String> =
-        std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
-    let (bench, adapter) = Bench::new(rows.min(MOST_ROWS))?;
-    let mut criterion = Criterion::default().sample_size(10).configure_from_args();
-    let mut group = criterion.benchmark_group(adapter);
-    let cases = Case::all();
-    // Rows are made only for what is asked for.
-    for case in cases.iter().filter(|case| wanted.iter().all(|wanted| case.name.contains(wanted.as_str()))) {
-        bench.run(&mut group, case)?;
-    }
-    group.finish();
-    criterion.final_summary();
-    Ok(())
+    let (device, rows) = (Device::open()?, rows_asked_for()?.min(MOST_ROWS));
+    run_cases(&device, &Case::all(), |case| case.name, |group, case| run(&device, group, case, rows))
 }

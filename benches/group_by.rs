@@ -12,38 +12,30 @@
 //! | the same with 90 % of the rows in one of 10 million groups | 16 |
 //! | sum of i64 by an i64 key of as many values as a tenth of the rows, 10 million at most | 16 |
 
+#[allow(dead_code, reason = "each benchmark uses a part of it")]
+mod device;
+
 use std::error::Error;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
 
-use arrow::array::{
-    ArrayRef, AsArray, Date32Array, Decimal128Array, Int32Array, Int64Array, RecordBatch, UInt32Array,
-};
+use arrow::array::{ArrayRef, AsArray, Date32Array, Decimal128Array, Int32Array, Int64Array, UInt32Array};
 use arrow::datatypes::DataType;
+use arrow::error::ArrowError;
+use criterion::BenchmarkGroup;
 use criterion::measurement::WallTime;
-use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput};
-use datafusion_wgpu::error::{GpuError, GpuResult};
+use datafusion_wgpu::error::GpuError;
 use datafusion_wgpu::kernels::expr::{ArithOp, CompareOp, Expr, ValueType};
 use datafusion_wgpu::kernels::group_by::{GroupBy, GroupHint, GroupKey, GroupResult, KeyRange, group_by};
 use datafusion_wgpu::kernels::program::{Program, Segment};
 use datafusion_wgpu::kernels::reduce::{AggregateKind, AggregateSpec};
 use datafusion_wgpu::kernels::reference;
 use datafusion_wgpu::memory::column::{ColumnRepr, DeviceColumn};
-use datafusion_wgpu::memory::{AdapterSelector, GpuRuntime, LaunchScope, LaunchStats, MemoryScope, upload};
+
+use device::{Device, rows_asked_for, run_cases, scramble};
 
 const MONEY: ValueType = ValueType::Decimal { precision: 15, scale: 2 };
 /// Rows whose answer is compared with the twin's.
 const CHECKED: usize = 1 << 14;
-/// Rows that are uploaded at a time.
-const PART: usize = 1 << 22;
-
-/// A number that depends on the row and looks random.
-fn scramble(row: usize, salt: u64) -> u64 {
-    let z = (row as u64 ^ salt).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let z = (z ^ (z >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z ^ (z >> 32)
-}
 
 fn below(row: usize, salt: u64, span: u64) -> u64 {
     ((u128::from(scramble(row, salt)) * u128::from(span)) >> 64) as u64
@@ -94,7 +86,7 @@ fn money(salt: u64, span: u64) -> Column {
     })
 }
 
-type Column = Box<dyn Fn(usize, usize) -> Result<ArrayRef, Box<dyn Error>> + Send + Sync>;
+type Column = Box<dyn Fn(usize, usize) -> Result<ArrayRef, ArrowError> + Send + Sync>;
 
 /// TPC-H's pricing summary.
 fn q1(rows: usize) -> Case {
@@ -183,104 +175,40 @@ fn many(rows: usize, hot: u64) -> Case {
     }
 }
 
-/// The device, and who waits for it.
-struct Bench {
-    scope: LaunchScope,
-    tokio: tokio::runtime::Runtime,
-    timed: bool,
+/// One column of a case on the device.
+fn uploaded(device: &Device, case: &Case, index: usize) -> Result<DeviceColumn, Box<dyn Error>> {
+    let column = device.upload(case.rows, &case.columns[index])?;
+    Ok(match case.by.keys.contains(&GroupKey::Codes(index)) {
+        true => DeviceColumn { ty: ValueType::Opaque, repr: ColumnRepr::Codes, ..column },
+        false => column,
+    })
 }
 
-impl Bench {
-    fn new() -> Result<(Bench, String), Box<dyn Error>> {
-        let adapter = std::env::var("ADAPTER").unwrap_or_default();
-        let device = GpuRuntime::new().select(&AdapterSelector { adapter, allow_software: true })?;
-        let scope = LaunchScope {
-            context: device.context()?,
-            memory: MemoryScope::new(device.ledger(), "bench", u64::MAX),
-            stats: Arc::new(LaunchStats::default()),
-        };
-        let tokio = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-        Ok((Bench { scope, tokio, timed: device.caps().timestamps }, device.caps().name.clone()))
-    }
+/// Times a case whose answer is right.
+fn run(device: &Device, group: &mut BenchmarkGroup<'_, WallTime>, case: &Case) -> Result<(), Box<dyn Error>> {
+    let columns = (0..case.columns.len()).map(|index| uploaded(device, case, index).map(Some));
+    let columns = columns.collect::<Result<Vec<_>, _>>()?;
+    let segment = Segment { columns, rows: case.rows, tables: Default::default() };
+    compare(device, case, &segment)?;
+    let work =
+        || device.tokio.block_on(group_by(&device.scope, &case.program, &case.by, &segment, &case.hint));
+    let result = work()?;
+    let (strategy, reruns) = (result.strategy.name(), result.reruns);
+    eprintln!("{}: {} groups, {strategy} after {reruns} reruns", case.name, result.groups);
+    device.time(group, &case.name, (case.rows, case.floor), || work().map(drop))
+}
 
-    /// All rows of one column on the device. Parts are made by several threads.
-    fn upload(&self, case: &Case, index: usize) -> Result<DeviceColumn, Box<dyn Error>> {
-        let starts: Vec<usize> = (0..case.rows).step_by(PART).collect();
-        let parts: Result<Vec<RecordBatch>, String> = std::thread::scope(|scope| {
-            let make = |from: usize| {
-                let column = &case.columns[index];
-                scope.spawn(move || {
-                    let array = column(from, (from + PART).min(case.rows)).map_err(|e| e.to_string())?;
-                    RecordBatch::try_from_iter([("column", array)]).map_err(|e| e.to_string())
-                })
-            };
-            let parts: Vec<_> = starts.into_iter().map(make).collect();
-            parts.into_iter().map(|part| part.join().map_err(|_| "a thread died".to_owned())?).collect()
-        });
-        let parts = parts?;
-        let columns = self.tokio.block_on(upload(&self.scope, &parts, &[0]))?;
-        let column = columns.into_iter().next().ok_or("nothing was uploaded")?;
-        let is_code = parts.first().is_some_and(|part| part.column(0).data_type() == &DataType::UInt32);
-        Ok(match is_code {
-            true => DeviceColumn { ty: ValueType::Opaque, repr: ColumnRepr::Codes, ..column },
-            false => column,
-        })
+/// Holds the first rows' groups against the twin's.
+fn compare(device: &Device, case: &Case, segment: &Segment) -> Result<(), Box<dyn Error>> {
+    let rows = CHECKED.min(case.rows);
+    let columns = case.columns.iter().map(|column| column(0, rows)).collect::<Result<Vec<_>, _>>()?;
+    let want = reference::group_by(&case.program, &case.by, &columns, rows)?;
+    let head = Segment { rows, ..segment.clone() };
+    let work = group_by(&device.scope, &case.program, &case.by, &head, &case.hint);
+    if sorted(&device.tokio.block_on(work)?)? != sorted(&want)? {
+        return Err(GpuError::Internal(format!("'{}' gives a wrong answer", case.name)).into());
     }
-
-    /// Times a case whose answer is right.
-    fn run(&self, group: &mut BenchmarkGroup<'_, WallTime>, case: &Case) -> Result<(), Box<dyn Error>> {
-        let columns = (0..case.columns.len()).map(|index| self.upload(case, index).map(Some));
-        let columns = columns.collect::<Result<Vec<_>, _>>()?;
-        let segment = Segment { columns, rows: case.rows, tables: Default::default() };
-        self.compare(case, &segment)?;
-        let work = || group_by(&self.scope, &case.program, &case.by, &segment, &case.hint);
-        let result = self.tokio.block_on(work())?;
-        eprintln!(
-            "{}: {} groups, {} after {} reruns",
-            case.name,
-            result.groups,
-            result.strategy.name(),
-            result.reruns
-        );
-        let unit = if self.timed { "kernel" } else { "wall" };
-        let (mut failed, mut times) = (None, vec![]);
-        let once = || -> GpuResult<Duration> {
-            let kernel = || self.scope.stats.kernel_ns.load(Ordering::Relaxed);
-            let (before, started) = (kernel(), Instant::now());
-            self.tokio.block_on(work())?;
-            let wall = started.elapsed();
-            Ok(if self.timed { Duration::from_nanos(kernel() - before) } else { wall })
-        };
-        group.throughput(Throughput::Bytes(case.rows as u64 * case.floor));
-        group.bench_function(BenchmarkId::new(format!("{}, {unit}", case.name), case.rows), |b| {
-            b.iter_custom(|count| {
-                let runs = (0..count).map(|_| once());
-                let sum = runs.filter_map(|run| run.map_err(|error| failed = Some(error)).ok());
-                // Criterion divides by it.
-                sum.inspect(|time| times.push(*time)).sum::<Duration>().max(Duration::from_nanos(1))
-            });
-        });
-        times.sort();
-        if let Some(median) = times.get(times.len() / 2) {
-            let rate = case.rows as f64 / median.as_secs_f64() / 1e9;
-            eprintln!("{}: {rate:.3} Grows/s, {:.1} GB/s", case.name, rate * case.floor as f64);
-        }
-        failed.map_or(Ok(()), |error| Err(error.into()))
-    }
-
-    /// Holds the first rows' groups against the twin's.
-    fn compare(&self, case: &Case, segment: &Segment) -> Result<(), Box<dyn Error>> {
-        let rows = CHECKED.min(case.rows);
-        let columns = case.columns.iter().map(|column| column(0, rows)).collect::<Result<Vec<_>, _>>()?;
-        let want = reference::group_by(&case.program, &case.by, &columns, rows)?;
-        let head = Segment { rows, ..segment.clone() };
-        let work = group_by(&self.scope, &case.program, &case.by, &head, &case.hint);
-        let got = self.tokio.block_on(work)?;
-        if sorted(&got)? != sorted(&want)? {
-            return Err(GpuError::Internal(format!("'{}' gives a wrong answer", case.name)).into());
-        }
-        Ok(())
-    }
+    Ok(())
 }
 
 /// Groups in the order of their keys, as text.
@@ -308,22 +236,11 @@ fn sorted(result: &GroupResult) -> Result<Vec<String>, Box<dyn Error>> {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let rows: usize = std::env::var("ROWS").ok().map_or(Ok(1 << 20), |rows| rows.parse())?;
-    let wanted: Vec<String> =
-        std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
-    let (bench, adapter) = Bench::new()?;
-    let mut criterion = Criterion::default().sample_size(10).configure_from_args();
-    let mut group = criterion.benchmark_group(adapter);
+    let (device, rows) = (Device::open()?, rows_asked_for()?);
     let mut cases = vec![q1(rows / 4)];
     for ranged in [false, true] {
         cases.extend([4, 64, 1000].map(|groups| few(rows, groups, ranged)));
     }
     cases.extend([many(rows, 0), many(rows, 90)]);
-    // Rows are made only for what is asked for.
-    for case in cases.iter().filter(|case| wanted.iter().all(|wanted| case.name.contains(wanted.as_str()))) {
-        bench.run(&mut group, case)?;
-    }
-    group.finish();
-    criterion.final_summary();
-    Ok(())
+    run_cases(&device, &cases, |case| &case.name, |group, case| run(&device, group, case))
 }

@@ -20,6 +20,9 @@
 //!
 //! `benches/peers/cuda_primitives.py` times CUDA's own primitives at the same sizes.
 
+#[allow(dead_code, reason = "each benchmark uses a part of it")]
+mod device;
+
 use std::error::Error;
 use std::sync::Arc;
 
@@ -37,9 +40,10 @@ use datafusion_wgpu::kernels::reduce::{AggregateKind, AggregateSpec, reduce};
 use datafusion_wgpu::kernels::reference;
 use datafusion_wgpu::kernels::select::{SelectResult, select, select_shaders};
 use datafusion_wgpu::memory::{
-    AdapterSelector, BufferKind, BufferSlice, DeviceBuffer, GpuRuntime, LaunchScope, LaunchStats,
-    MemoryScope, Pipeline, download, upload,
+    BufferKind, BufferSlice, DeviceBuffer, LaunchScope, Pipeline, download, upload,
 };
+
+use device::Device;
 
 const MONEY: ValueType = ValueType::Decimal { precision: 15, scale: 2 };
 const PRODUCT: ValueType = ValueType::Decimal { precision: 31, scale: 4 };
@@ -136,14 +140,7 @@ type Group<'a> = BenchmarkGroup<'a, WallTime>;
 
 impl Bench {
     fn new(count: i64) -> Result<(Bench, String), Box<dyn Error>> {
-        let adapter = std::env::var("ADAPTER").unwrap_or_default();
-        let device = GpuRuntime::new().select(&AdapterSelector { adapter, allow_software: true })?;
-        let scope = LaunchScope {
-            context: device.context()?,
-            memory: MemoryScope::new(device.ledger(), "bench", u64::MAX),
-            stats: Arc::new(LaunchStats::default()),
-        };
-        let tokio = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        let Device { scope, tokio, name, .. } = Device::open()?;
         let table = rows(count)?;
         let all: Vec<usize> = (0..COLUMNS).collect();
         let mut segments = vec![];
@@ -156,7 +153,7 @@ impl Bench {
             });
         }
         let count = table.num_rows() as u64;
-        Ok((Bench { scope, tokio, table, segments, count }, device.caps().name.clone()))
+        Ok((Bench { scope, tokio, table, segments, count }, name))
     }
 
     /// Times `work`, whose floor is `bytes` a row, if `right` says that its answer is right.

@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use datafusion::arrow::array::{ArrayRef, Decimal128Array, Int32Array, Int64Array, RecordBatch, StringArray};
-use datafusion::prelude::SessionContext;
-use parking_lot::Mutex;
 
-use crate::harness::{Gpu, TestResult, cpu, run};
+use crate::both::Both;
+use crate::harness::TestResult;
 
 /// `id`, `v` of 50,000 values with NULLs, `d` a decimal, `s` a text of 3,000 values with NULLs.
 fn table() -> TestResult<RecordBatch> {
@@ -33,44 +32,6 @@ fn table() -> TestResult<RecordBatch> {
     Ok(RecordBatch::try_from_iter_with_nullable(columns)?)
 }
 
-struct Both {
-    gpu: Gpu,
-    cpu: SessionContext,
-    log: Arc<Mutex<Vec<u64>>>,
-}
-
-impl Both {
-    async fn new() -> TestResult<Self> {
-        let gpu = Gpu::new(1).await?;
-        let cpu = cpu(1);
-        for ctx in [&gpu.ctx, &cpu] {
-            ctx.register_batch("t", table()?)?;
-        }
-        let log: Arc<Mutex<Vec<u64>>> = Arc::default();
-        let into = Arc::clone(&log);
-        gpu.runtime.on_query(move |stats| into.lock().push(stats.pipelines_compiled)).forever();
-        Ok(Both { gpu, cpu, log })
-    }
-
-    /// The same rows on both sides, all from the device; gives how many pipelines were made.
-    async fn same(&self, sql: &str) -> TestResult<u64> {
-        self.log.lock().clear();
-        let want = run(&self.cpu, sql).await?.rows;
-        let ran = self.gpu.run(sql).await?;
-        assert_eq!(ran.rows, want, "{sql:.200}");
-        assert!(ran.gpu_batches > 0 && ran.cpu_batches == 0, "{sql:.200}: {:?}", ran.fallbacks);
-        drop(ran);
-        for _ in 0..500 {
-            if !self.log.lock().is_empty() {
-                break;
-            }
-            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-        }
-        assert!(!self.log.lock().is_empty(), "{sql:.200}: nothing was told of the query");
-        Ok(self.log.lock().iter().sum())
-    }
-}
-
 /// `count` candidates, in no order, some of them twice; `shift` gives others.
 fn list(count: i64, shift: i64, item: impl Fn(i64) -> String) -> String {
     let items = (0..count).map(|at| item((at * 7_907 + shift) % 60_000));
@@ -81,7 +42,7 @@ const COUNTS: [i64; 3] = [200, 5_000, 20_000];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn long_lists_of_numbers() -> TestResult {
-    let both = Both::new().await?;
+    let both = Both::with_table(table()?).await?;
     for count in COUNTS {
         let integers = |shift| list(count, shift, |v| v.to_string());
         let decimals = list(count, 1, |v| format!("{}.{:02}", v / 100, v % 100));
@@ -111,7 +72,7 @@ async fn long_lists_of_numbers() -> TestResult {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn long_lists_of_texts() -> TestResult {
-    let both = Both::new().await?;
+    let both = Both::with_table(table()?).await?;
     for count in COUNTS {
         let texts = |shift| list(count, shift, |v| format!("'text {}'", v % 23_000));
         for sql in [
@@ -137,7 +98,7 @@ async fn long_lists_of_texts() -> TestResult {
 /// Other values in a list, and a few more or fewer of them, are data.
 #[tokio::test(flavor = "multi_thread")]
 async fn other_candidates_make_no_new_pipeline() -> TestResult {
-    let both = Both::new().await?;
+    let both = Both::with_table(table()?).await?;
     for count in [3, 150, 5_000] {
         let integers = |count, shift| list(count, shift, |v| v.to_string());
         let texts = |shift| list(count, shift, |v| format!("'text {}'", v % 23_000));

@@ -2,6 +2,7 @@
 
 #[cfg(feature = "cli")]
 mod bench;
+mod both;
 #[cfg(feature = "cli")]
 mod cli;
 #[cfg(feature = "harness")]

@@ -6,11 +6,9 @@ use std::sync::Arc;
 use datafusion::arrow::array::{ArrayRef, Int64Array, NullArray, RecordBatch};
 use datafusion::arrow::compute::cast;
 use datafusion::arrow::datatypes::DataType;
-use datafusion::prelude::SessionContext;
-use datafusion_wgpu::QueryStats;
-use parking_lot::Mutex;
 
-use crate::harness::{Gpu, TestResult, cpu, run};
+use crate::both::Both;
+use crate::harness::TestResult;
 
 /// Names, Arrow types as `arrow_cast` spells them, and two values as SQL numbers or strings.
 const TYPES: [(&str, &str, &str, &str); 28] = [
@@ -78,53 +76,9 @@ fn table() -> TestResult<RecordBatch> {
     )?)
 }
 
-struct Both {
-    gpu: Gpu,
-    cpu: SessionContext,
-    log: Arc<Mutex<Vec<QueryStats>>>,
-}
-
-impl Both {
-    async fn new() -> TestResult<Self> {
-        let gpu = Gpu::new(1).await?;
-        let cpu = cpu(1);
-        for ctx in [&gpu.ctx, &cpu] {
-            ctx.register_batch("t", table()?)?;
-        }
-        let log: Arc<Mutex<Vec<QueryStats>>> = Arc::default();
-        let into = Arc::clone(&log);
-        gpu.runtime.on_query(move |stats| into.lock().push(stats.clone())).forever();
-        Ok(Both { gpu, cpu, log })
-    }
-
-    /// Runs a query on both sides and holds rows and schemas against each other; gives the pipelines that were made.
-    async fn same(&self, sql: &str) -> TestResult<u64> {
-        let before = self.log.lock().len();
-        let ran = self.gpu.run(sql).await.map_err(|error| format!("{sql}: {error}"))?;
-        let expected = run(&self.cpu, sql).await?;
-        assert_eq!(ran.rows, expected.rows, "{sql}");
-        assert!(ran.gpu_batches > 0 && ran.cpu_batches == 0, "{sql}: {:?}\n{}", ran.fallbacks, ran.plan);
-        let schema = |ctx: &SessionContext| {
-            let ctx = ctx.clone();
-            async move {
-                let batches = ctx.sql(sql).await?.collect().await?;
-                TestResult::Ok(batches.first().map(|batch| batch.schema()))
-            }
-        };
-        assert_eq!(schema(&self.gpu.ctx).await?, schema(&self.cpu).await?, "{sql}");
-        for _ in 0..500 {
-            if self.log.lock().len() >= before + 2 {
-                break;
-            }
-            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-        }
-        Ok(self.log.lock()[before..].iter().map(|stats| stats.pipelines_compiled).sum())
-    }
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn every_type_as_column_literal_and_case() -> TestResult {
-    let both = Both::new().await?;
+    let both = Both::with_table(table()?).await?;
     for (name, ty, one, two) in TYPES {
         let (one, two) = (literal(ty, one), literal(ty, two));
         both.same(&format!("SELECT id, {name} FROM t WHERE {name} > {one}")).await?;
@@ -147,7 +101,7 @@ async fn every_type_as_column_literal_and_case() -> TestResult {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_changed_value_makes_no_new_pipeline() -> TestResult {
-    let both = Both::new().await?;
+    let both = Both::with_table(table()?).await?;
     for (name, ty, one, two) in TYPES {
         let (one, two) = (literal(ty, one), literal(ty, two));
         let with = |value: &str| format!("SELECT id, {name} FROM t WHERE {name} >= {value}");
