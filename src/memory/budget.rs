@@ -130,6 +130,13 @@ impl DeviceLedger {
         self.pools.alive.peak()
     }
 
+    /// Frees idle buffers and counts [`Self::alive_peak`] from now on, so that it leaves out what opening the device took, which no
+    /// limit of a query bounds.
+    pub fn restart_alive_peak(&self) {
+        self.pools.make_room(0, 0);
+        self.pools.alive.restart();
+    }
+
     /// Holders and their bytes, the largest first.
     pub fn holders(&self) -> Vec<(String, u64)> {
         sorted(self.state.lock().holders.iter().map(|(name, bytes)| (Arc::clone(name), *bytes)))
@@ -342,6 +349,11 @@ impl PeakMeter {
     /// Bytes held now.
     pub fn held(&self) -> u64 {
         self.held.load(Ordering::Relaxed)
+    }
+
+    /// Forgets what was held before.
+    fn restart(&self) {
+        self.peak.store(self.held(), Ordering::Relaxed);
     }
 
     pub(crate) fn grow(&self, bytes: u64) {

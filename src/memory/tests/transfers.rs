@@ -204,6 +204,11 @@ async fn buffers_that_exist_are_within_the_limit() {
     let (alive, peak) = (device.ledger().alive(), device.ledger().alive_peak());
     assert!(peak <= limit && peak > 8 << 20, "{peak}");
     assert_eq!(alive, device.ledger().idle());
+    device.ledger().restart_alive_peak();
+    assert_eq!((device.ledger().alive_peak(), device.ledger().idle()), (0, 0));
+    drop(upload(&scope, &source, &[0]).await.unwrap());
+    settles(&device, 0).await;
+    assert!(device.ledger().alive_peak() > 8 << 20);
     drop(scope);
     drop(device.context().unwrap());
     device.lose();

@@ -76,6 +76,8 @@ pub async fn run(args: Args) -> Result<ExitCode> {
     let known = Known::new(args.rows).await?;
     let shared = Arc::new(Shared::new(&args, &device, known)?);
     shared.check_plans().await?;
+    // Opening the device computes with probes, under no limit.
+    device.ledger().restart_alive_peak();
     let start = Instant::now();
     let end = start + Duration::from_secs(args.seconds);
     let faults = SpawnedTask::spawn(inject(Arc::clone(&shared), args.clone()));
