@@ -6,7 +6,9 @@ use arrow::array::{Array, ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow::datatypes::{DataType, Field, Schema, TimeUnit};
 
 use crate::error::GpuResult;
-use crate::kernels::expr::{ArithOp, CompareOp, Expr, Function, IntegerFn, Scalar, ValueType, Zone, check};
+use crate::kernels::expr::{
+    ArithOp, CompareOp, Expr, ExtremeFn, Function, IntegerFn, Scalar, ValueType, Zone, check,
+};
 use crate::kernels::program::Segment;
 use crate::kernels::select::array_of;
 use crate::memory::{LaunchScope, ShaderSource, upload};
@@ -252,6 +254,11 @@ pub(crate) fn cast(expr: Arc<Expr>, to: ValueType) -> Arc<Expr> {
 }
 
 /// A function of the integer family.
+pub(crate) fn extreme(function: ExtremeFn, args: Vec<Arc<Expr>>) -> Arc<Expr> {
+    let ty = args.first().map_or(Null, |arg| arg.value_type());
+    Arc::new(Expr::Call { function: Function::Extreme(function), args, ty })
+}
+
 pub(crate) fn call(function: IntegerFn, args: Vec<Arc<Expr>>, ty: ValueType) -> Arc<Expr> {
     Arc::new(Expr::Call { function: Function::Integer(function), args, ty })
 }
@@ -369,12 +376,15 @@ impl ExprGen<'_> {
 
     fn integer_call(&mut self, ty: ValueType, depth: usize) -> Arc<Expr> {
         use IntegerFn::*;
-        let function = self.rng.pick(&[BitAnd, BitOr, BitXor, ShiftLeft, ShiftRight, Greatest, Least]);
         if self.rng.one_in(3) {
             let from = self.rng.pick(&[Boolean, Int8, Int32, Int64, UInt16, UInt32, UInt64]);
             return call(Convert { safe: true }, vec![self.expr(from, depth)], ty);
         }
         let (left, right) = (self.expr(ty, depth), self.expr(ty, depth));
+        if self.rng.one_in(3) {
+            return extreme(self.rng.pick(&[ExtremeFn::Greatest, ExtremeFn::Least]), vec![left, right]);
+        }
+        let function = self.rng.pick(&[BitAnd, BitOr, BitXor, ShiftLeft, ShiftRight]);
         call(function, vec![left, right], ty)
     }
 

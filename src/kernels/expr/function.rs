@@ -6,6 +6,7 @@ use std::fmt;
 use crate::error::GpuResult;
 
 use super::decimal::DecimalFn;
+use super::extreme::ExtremeFn;
 use super::float::FloatFn;
 use super::integer::IntegerFn;
 use super::ir::ValueType;
@@ -23,6 +24,8 @@ pub enum Function {
     Decimal(DecimalFn),
     /// Over dates, times, timestamps and durations.
     Temporal(TemporalFn),
+    /// Over values of any type that compares.
+    Extreme(ExtremeFn),
 }
 
 impl Function {
@@ -33,6 +36,7 @@ impl Function {
             Function::Float(f) => f.may_fault(args, ty),
             Function::Decimal(f) => f.may_fault(args, ty),
             Function::Temporal(f) => f.may_fault(args, ty),
+            Function::Extreme(_) => false,
         }
     }
 
@@ -46,6 +50,7 @@ impl Function {
             Function::Float(f) => f.check(args, ty),
             Function::Decimal(f) => f.check(args, ty),
             Function::Temporal(f) => f.check(args, ty),
+            Function::Extreme(f) => f.check(args, ty),
         }
     }
 }
@@ -73,6 +78,7 @@ impl Emitter<'_> {
             Function::Float(f) => self.float_fn(f, args, ty),
             Function::Decimal(f) => self.decimal_fn(f, args, ty),
             Function::Temporal(f) => self.temporal_fn(f, args, ty),
+            Function::Extreme(f) => self.extreme(f, args),
         }
     }
 }

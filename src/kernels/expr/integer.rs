@@ -1,13 +1,11 @@
-//! Functions over integers and booleans: checked division, bits, absolute values, casts that may not fit; and the greatest
-//! and least of any types that compare.
+//! Functions over integers and booleans: checked division, bits, absolute values, casts that may not fit.
 
 use crate::error::{GpuError, GpuResult};
 
 use super::arith::{minimum, sign_extended, wrapped};
-use super::compare::comparison;
 use super::function::unknown_types;
-use super::ir::{CompareOp, ValueType};
-use super::wgsl::{Emitter, Node, faults_of, widened};
+use super::ir::ValueType;
+use super::wgsl::{Emitter, Node, faults_of};
 use super::widths::{Class, is_integer, is_signed, is_unsigned, type_bits};
 
 /// Functions over integers and booleans. Unless said otherwise all operands and the result are of one integer type, and
@@ -30,10 +28,6 @@ pub enum IntegerFn {
     ShiftRight,
     /// Absolute value of a signed integer; faults for MIN.
     Abs,
-    /// Greatest of the operands that are not NULL, floats in total order; operands of any one type.
-    Greatest,
-    /// Least of the operands that are not NULL, floats in total order; operands of any one type.
-    Least,
     /// Between integers and booleans; 0 is false, all else true.
     Convert {
         /// NULL for what does not fit the result's type, instead of a fault.
@@ -57,15 +51,12 @@ impl IntegerFn {
     /// A phrase that names the function and the types.
     pub fn check(self, args: &[ValueType], ty: ValueType) -> Result<(), String> {
         let known = match (self, args) {
-            (IntegerFn::Greatest | IntegerFn::Least, [_, _, ..]) => {
-                !matches!(ty, ValueType::Null | ValueType::Opaque) && args.iter().all(|arg| *arg == ty)
-            }
             (IntegerFn::Convert { .. }, [from]) => {
                 let either = |ty| is_integer(ty) || ty == ValueType::Boolean;
                 either(*from) && either(ty)
             }
             (IntegerFn::Abs, [arg]) => is_signed(ty) && *arg == ty,
-            (IntegerFn::Abs | IntegerFn::Convert { .. } | IntegerFn::Greatest | IntegerFn::Least, _) => false,
+            (IntegerFn::Abs | IntegerFn::Convert { .. }, _) => false,
             (_, [left, right]) => is_integer(ty) && *left == ty && *right == ty,
             _ => false,
         };
@@ -82,8 +73,6 @@ impl Emitter<'_> {
     ) -> GpuResult<Node> {
         use IntegerFn::*;
         match (function, args) {
-            (Greatest, _) => self.extreme(args, CompareOp::GtEq),
-            (Least, _) => self.extreme(args, CompareOp::LtEq),
             (Convert { safe }, [e]) => Ok(self.convert(e, ty, safe)),
             (Abs, [e]) => Ok(self.absolute(e)),
             (Divide | Remainder, [l, r]) => Ok(self.division(function, l, r)),
@@ -144,35 +133,6 @@ impl Emitter<'_> {
         let mut node = Node { value, bits: type_bits(e.ty), constant: false, ..e.clone() };
         self.fault(&mut node, &format!("{} == {}", e.value, minimum(e.ty)));
         node
-    }
-
-    fn extreme(&mut self, args: &[Node], keeps: CompareOp) -> GpuResult<Node> {
-        let (Some(first), all) = (args.first(), args.iter().collect::<Vec<_>>()) else {
-            return Err(GpuError::Internal("the greatest or least of nothing".to_owned()));
-        };
-        let mut best = first.clone();
-        for next in &args[1..] {
-            let (a, b, class) = self.pair(&best, next, false)?;
-            let mut kept = self.name(&comparison(keeps, class, &a, &b));
-            if let Some(valid) = &best.valid {
-                kept = self.name(&format!("{valid} & {kept}"));
-            }
-            if let Some(valid) = &next.valid {
-                kept = self.name(&format!("{kept} | !{valid}"));
-            }
-            let wide = best.class == Class::Wide || next.class == Class::Wide;
-            let of = |node: &Node| if wide { widened(node) } else { node.value.clone() };
-            best.value = self.name(&format!("select({}, {}, {kept})", of(next), of(&best)));
-            best.valid = match (&best.valid, &next.valid) {
-                (Some(a), Some(b)) => Some(self.name(&format!("{a} | {b}"))),
-                _ => None,
-            };
-            if wide {
-                best.class = Class::Wide;
-            }
-            best.bits = best.bits.max(next.bits);
-        }
-        Ok(Node { faults: faults_of(&all), constant: all.iter().all(|node| node.constant), ..best })
     }
 
     fn convert(&mut self, e: &Node, ty: ValueType, safe: bool) -> Node {

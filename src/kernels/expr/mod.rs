@@ -4,6 +4,7 @@ mod arith;
 mod case;
 mod compare;
 pub mod decimal;
+pub mod extreme;
 pub mod float;
 pub mod function;
 pub mod integer;
@@ -18,6 +19,7 @@ mod wgsl;
 pub mod widths;
 
 pub use decimal::DecimalFn;
+pub use extreme::ExtremeFn;
 pub use float::FloatFn;
 pub use function::Function;
 pub use integer::IntegerFn;

@@ -3,7 +3,7 @@
 use arrow::array::{Array, ArrayRef, AsArray};
 
 use crate::kernels::expr::widths::{is_signed, pow10, type_bits};
-use crate::kernels::expr::{ArithOp, CompareOp, Expr, Function, Scalar, ValueType};
+use crate::kernels::expr::{ArithOp, CompareOp, Expr, ExtremeFn, Function, Scalar, ValueType};
 use crate::kernels::native::{Canonical, with_arrow_type};
 use crate::kernels::reduce::order_key;
 
@@ -83,6 +83,7 @@ pub fn eval(
                 Function::Float(f) => float(f, &args, *ty)?,
                 Function::Decimal(f) => decimal(f, &args, *ty)?,
                 Function::Temporal(f) => temporal(f, &args, *ty)?,
+                Function::Extreme(f) => extreme(f, &args, *ty),
             }
         }
     })
@@ -126,6 +127,15 @@ fn compare(op: CompareOp, a: i128, b: i128) -> bool {
         CompareOp::LtEq => a <= b,
         CompareOp::Gt => a > b,
         CompareOp::GtEq => a >= b,
+    }
+}
+
+/// The greatest or the least of what is not NULL.
+fn extreme(function: ExtremeFn, args: &[(Scalar, ValueType)], ty: ValueType) -> Scalar {
+    let values = args.iter().filter_map(|(value, _)| *value);
+    match function {
+        ExtremeFn::Greatest => values.max_by_key(|value| order_key(ty, *value)),
+        ExtremeFn::Least => values.min_by_key(|value| order_key(ty, *value)),
     }
 }
 

@@ -2,7 +2,6 @@
 
 use crate::kernels::expr::widths::type_bits;
 use crate::kernels::expr::{IntegerFn, Scalar, ValueType};
-use crate::kernels::reduce::order_key;
 
 use super::expr::{Fault, wrap};
 
@@ -12,8 +11,6 @@ use super::expr::{Fault, wrap};
 /// [`Fault`] where the CPU operator would raise, or might.
 pub fn integer(function: IntegerFn, args: &[(Scalar, ValueType)], ty: ValueType) -> Result<Scalar, Fault> {
     match (function, args) {
-        (IntegerFn::Greatest, _) => Ok(args.iter().filter_map(|(v, _)| *v).max_by_key(|v| order_key(ty, *v))),
-        (IntegerFn::Least, _) => Ok(args.iter().filter_map(|(v, _)| *v).min_by_key(|v| order_key(ty, *v))),
         (IntegerFn::Convert { safe }, [(Some(value), _)]) => match ty {
             ValueType::Boolean => Ok(Some(i128::from(*value != 0))),
             _ if wrap(ty, *value) == *value => Ok(Some(*value)),

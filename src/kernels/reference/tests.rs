@@ -5,20 +5,22 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, BooleanArray, RecordBatch};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, Schema};
+use datafusion::config::ConfigOptions;
+use datafusion::functions::core;
 use datafusion::functions_aggregate::average::avg_udaf;
 use datafusion::functions_aggregate::count::count_udaf;
 use datafusion::functions_aggregate::min_max::{max_udaf, min_udaf};
 use datafusion::functions_aggregate::sum::sum_udaf;
-use datafusion::logical_expr::{AggregateUDF, Operator};
-use datafusion::physical_expr::PhysicalExpr;
+use datafusion::logical_expr::{AggregateUDF, Operator, ScalarUDF};
 use datafusion::physical_expr::aggregate::AggregateExprBuilder;
 use datafusion::physical_expr::expressions::{
     BinaryExpr, CaseExpr, CastExpr, Column, IsNotNullExpr, IsNullExpr, NegativeExpr, NotExpr, in_list, lit,
 };
+use datafusion::physical_expr::{PhysicalExpr, ScalarFunctionExpr};
 use datafusion::scalar::ScalarValue;
 
 use crate::kernels::expr::widths::{is_integer, type_bits};
-use crate::kernels::expr::{ArithOp, CompareOp, Expr, Function, Scalar, ValueType};
+use crate::kernels::expr::{ArithOp, CompareOp, Expr, ExtremeFn, Function, Scalar, ValueType};
 use crate::kernels::program::Program;
 use crate::kernels::reduce::{AggregateKind, AggregateSpec};
 use crate::kernels::select::array_of;
@@ -82,9 +84,26 @@ fn physical(expr: &Expr, params: &[(ValueType, Scalar)], schema: &Schema) -> Arc
             let args: Vec<_> = args.iter().map(go).collect();
             integer::physical(*function, &args, *ty, schema)
         }
+        Expr::Call { function: Function::Extreme(function), args, .. } => {
+            let function = match function {
+                ExtremeFn::Greatest => core::greatest(),
+                ExtremeFn::Least => core::least(),
+            };
+            function_call(function, args.iter().map(go).collect(), schema)
+        }
         // The other functions are held to DataFusion by tests of their own.
         Expr::Call { .. } => unreachable!("{expr:?}"),
     }
+}
+
+/// A function of DataFusion's.
+fn function_call(
+    function: Arc<ScalarUDF>,
+    args: Vec<Arc<dyn PhysicalExpr>>,
+    schema: &Schema,
+) -> Arc<dyn PhysicalExpr> {
+    let config = Arc::new(ConfigOptions::default());
+    Arc::new(ScalarFunctionExpr::try_new(function, args, schema, config).expect("function"))
 }
 
 /// Whether a fault says no more than that DataFusion might raise: where it negates what only some batches have as a scalar.

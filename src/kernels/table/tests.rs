@@ -8,7 +8,7 @@ use arrow::compute::take;
 use arrow::datatypes::{DataType, Field, Schema};
 
 use super::*;
-use crate::kernels::expr::{CompareOp, Expr, IntegerFn, check};
+use crate::kernels::expr::{CompareOp, Expr, ExtremeFn, check};
 use crate::kernels::program::{ColumnShape, Program, Segment, columns_of, tables_of};
 use crate::kernels::select::{select, select_shaders};
 use crate::kernels::testkit::*;
@@ -294,7 +294,7 @@ fn results_of_the_host_have_no_value() {
         cmp(CompareOp::Lt, col(0, ty), col(0, ty)),
         Arc::new(Expr::Distinct { negated: true, left: opaque(0), right: opaque(1) }),
         Arc::new(Expr::InList { expr: opaque(0), list: vec![opaque(1)], negated: false }),
-        call(IntegerFn::Greatest, vec![opaque(0), opaque(1)], ty),
+        extreme(ExtremeFn::Greatest, vec![opaque(0), opaque(1)]),
         Arc::new(Expr::Case { branches: vec![(present(), opaque(0))], otherwise: None, ty }),
     ];
     let codes = ColumnShape {

@@ -1,15 +1,20 @@
-//! CASE in both forms. COALESCE, NVL and NVL2 are planned as CASE by DataFusion.
+//! What chooses among values of any type: CASE in both forms, NULLIF, GREATEST and LEAST. COALESCE, NVL and NVL2 are planned as CASE
+//! by DataFusion.
 
 use std::sync::Arc;
 
 use arrow::datatypes::DataType;
 use datafusion::common::ScalarValue;
+use datafusion::functions::core::greatest::GreatestFunc;
+use datafusion::functions::core::least::LeastFunc;
+use datafusion::functions::core::nullif::NullIfFunc;
 use datafusion::logical_expr::Operator;
-use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::{BinaryExpr, CaseExpr};
+use datafusion::physical_expr::{PhysicalExpr, ScalarFunctionExpr};
 
-use crate::kernels::expr::{CompareOp, Expr, ValueType};
+use crate::kernels::expr::{CompareOp, Expr, ExtremeFn, Function, ValueType};
 
+use super::function::is;
 use super::{Lowered, Lowering};
 
 impl Lowering {
@@ -81,6 +86,59 @@ impl Lowering {
             return Err(self.unsupported(expr, &format!("{operand} is of type {found}, not {data_type}")));
         }
         self.lower(operand)
+    }
+
+    /// NULLIF, GREATEST and LEAST; `None` for other functions.
+    pub(super) fn choice_function(
+        &mut self,
+        expr: &Arc<dyn PhysicalExpr>,
+        function: &ScalarFunctionExpr,
+    ) -> Option<Lowered> {
+        if is::<GreatestFunc>(function) {
+            Some(self.extreme(expr, function, ExtremeFn::Greatest))
+        } else if is::<LeastFunc>(function) {
+            Some(self.extreme(expr, function, ExtremeFn::Least))
+        } else if is::<NullIfFunc>(function) {
+            Some(self.null_if(expr, function))
+        } else {
+            None
+        }
+    }
+
+    fn extreme(
+        &mut self,
+        expr: &Arc<dyn PhysicalExpr>,
+        function: &ScalarFunctionExpr,
+        which: ExtremeFn,
+    ) -> Lowered {
+        let data_type = self.arrow_type(expr)?;
+        let ty = self.device_type(expr, &data_type)?;
+        if ty == ValueType::Null {
+            return Ok(self.null(&data_type, ty));
+        }
+        let args: Vec<Lowered> =
+            function.args().iter().map(|arg| self.branch(expr, arg, &data_type, ty)).collect();
+        let mut args = args.into_iter().collect::<Result<Vec<_>, _>>()?;
+        match args.len() {
+            1 => args.pop().ok_or(super::Declined),
+            _ => self.call(expr, Function::Extreme(which), args, ty),
+        }
+    }
+
+    /// NULLIF compares with Arrow's equality, as the form of CASE with an operand does. It evaluates both sides for all
+    /// rows, and so does the condition here.
+    fn null_if(&mut self, expr: &Arc<dyn PhysicalExpr>, function: &ScalarFunctionExpr) -> Lowered {
+        let data_type = self.arrow_type(expr)?;
+        let ty = self.device_type(expr, &data_type)?;
+        let [left, right] = function.args() else {
+            return Err(self.unsupported(expr, "NULLIF takes two operands"));
+        };
+        let (left, right) =
+            (self.branch(expr, left, &data_type, ty), self.branch(expr, right, &data_type, ty));
+        let (left, right) = (left?, right?);
+        let null = self.null(&data_type, ty);
+        let branches = vec![(same_bits(Arc::clone(&left), right), null)];
+        Ok(Arc::new(Expr::Case { branches, otherwise: Some(left), ty }))
     }
 
     pub(super) fn null(&mut self, data_type: &DataType, ty: ValueType) -> Arc<Expr> {

@@ -17,8 +17,13 @@ use super::{Lowered, Lowering, temporal};
 type Family = fn(&mut Lowering, &Arc<dyn PhysicalExpr>, &ScalarFunctionExpr) -> Option<Lowered>;
 
 /// Asked in turn.
-const FAMILIES: &[Family] =
-    &[Lowering::integer_function, Lowering::float_function, temporal::function, Lowering::decimal_function];
+const FAMILIES: &[Family] = &[
+    Lowering::choice_function,
+    Lowering::integer_function,
+    Lowering::float_function,
+    temporal::function,
+    Lowering::decimal_function,
+];
 
 impl Lowering {
     pub(super) fn function(

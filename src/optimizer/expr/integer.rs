@@ -1,19 +1,15 @@
-//! Operators, functions and casts of integers and booleans; GREATEST, LEAST and NULLIF of all types.
+//! Operators, functions and casts of integers and booleans.
 
 use std::sync::Arc;
 
-use datafusion::functions::core::greatest::GreatestFunc;
-use datafusion::functions::core::least::LeastFunc;
-use datafusion::functions::core::nullif::NullIfFunc;
 use datafusion::functions::math::abs::AbsFunc;
 use datafusion::logical_expr::Operator;
 use datafusion::physical_expr::expressions::BinaryExpr;
 use datafusion::physical_expr::{PhysicalExpr, ScalarFunctionExpr};
 
-use crate::kernels::expr::{Expr, Function, IntegerFn, ValueType};
+use crate::kernels::expr::{Function, IntegerFn, ValueType};
 use crate::optimizer::types::{integer_bits, is_integer};
 
-use super::case::same_bits;
 use super::cast::Conversion;
 use super::function::is;
 use super::{Lowered, Lowering};
@@ -58,25 +54,15 @@ impl Lowering {
         self.call(expr, Function::Integer(function), vec![left, right], ty)
     }
 
-    /// ABS of integers, and what is planned as functions of any type.
+    /// ABS of integers.
     pub(super) fn integer_function(
         &mut self,
         expr: &Arc<dyn PhysicalExpr>,
         function: &ScalarFunctionExpr,
     ) -> Option<Lowered> {
-        if is::<GreatestFunc>(function) {
-            Some(self.extreme(expr, function, IntegerFn::Greatest))
-        } else if is::<LeastFunc>(function) {
-            Some(self.extreme(expr, function, IntegerFn::Least))
-        } else if is::<NullIfFunc>(function) {
-            Some(self.null_if(expr, function))
-        } else if is::<AbsFunc>(function) {
-            let [operand] = function.args() else { return None };
-            let integer = operand.data_type(&self.schema).is_ok_and(|ty| ty.is_integer());
-            integer.then(|| self.absolute(expr, operand))
-        } else {
-            None
-        }
+        let [operand] = function.args() else { return None };
+        let integer = operand.data_type(&self.schema).is_ok_and(|ty| ty.is_integer());
+        (integer && is::<AbsFunc>(function)).then(|| self.absolute(expr, operand))
     }
 
     fn absolute(&mut self, expr: &Arc<dyn PhysicalExpr>, operand: &Arc<dyn PhysicalExpr>) -> Lowered {
@@ -86,39 +72,6 @@ impl Lowering {
             Some((_, false)) => Ok(operand),
             _ => self.call(expr, Function::Integer(IntegerFn::Abs), vec![operand], ty),
         }
-    }
-
-    fn extreme(
-        &mut self,
-        expr: &Arc<dyn PhysicalExpr>,
-        function: &ScalarFunctionExpr,
-        which: IntegerFn,
-    ) -> Lowered {
-        let data_type = self.arrow_type(expr)?;
-        let ty = self.device_type(expr, &data_type)?;
-        let args: Vec<Lowered> =
-            function.args().iter().map(|arg| self.branch(expr, arg, &data_type, ty)).collect();
-        let mut args = args.into_iter().collect::<Result<Vec<_>, _>>()?;
-        match args.len() {
-            1 => args.pop().ok_or(super::Declined),
-            _ => self.call(expr, Function::Integer(which), args, ty),
-        }
-    }
-
-    /// NULLIF compares with Arrow's equality, as the form of CASE with an operand does. It evaluates both sides for all
-    /// rows, and so does the condition here.
-    fn null_if(&mut self, expr: &Arc<dyn PhysicalExpr>, function: &ScalarFunctionExpr) -> Lowered {
-        let data_type = self.arrow_type(expr)?;
-        let ty = self.device_type(expr, &data_type)?;
-        let [left, right] = function.args() else {
-            return Err(self.unsupported(expr, "NULLIF takes two operands"));
-        };
-        let (left, right) =
-            (self.branch(expr, left, &data_type, ty), self.branch(expr, right, &data_type, ty));
-        let (left, right) = (left?, right?);
-        let null = self.null(&data_type, ty);
-        let branches = vec![(same_bits(Arc::clone(&left), right), null)];
-        Ok(Arc::new(Expr::Case { branches, otherwise: Some(left), ty }))
     }
 
     /// Casts among integers and booleans.

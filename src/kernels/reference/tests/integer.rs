@@ -1,8 +1,6 @@
 //! Functions of the integer family against DataFusion's own operators, casts and functions.
 
-use datafusion::config::ConfigOptions;
-use datafusion::functions::{core, math};
-use datafusion::physical_expr::ScalarFunctionExpr;
+use datafusion::functions::math;
 use datafusion::physical_expr::expressions::TryCastExpr;
 
 use crate::kernels::expr::{IntegerFn, widths};
@@ -30,11 +28,6 @@ pub(super) fn physical(
     let operator = |op| {
         Arc::new(BinaryExpr::new(Arc::clone(&args[0]), op, Arc::clone(&args[1]))) as Arc<dyn PhysicalExpr>
     };
-    let scalar = |function| {
-        let config = Arc::new(ConfigOptions::default());
-        let made = ScalarFunctionExpr::try_new(function, args.to_vec(), schema, config);
-        Arc::new(made.expect("function")) as Arc<dyn PhysicalExpr>
-    };
     match function {
         IntegerFn::Divide => operator(Operator::Divide),
         IntegerFn::Remainder => operator(Operator::Modulo),
@@ -43,9 +36,7 @@ pub(super) fn physical(
         IntegerFn::BitXor => operator(Operator::BitwiseXor),
         IntegerFn::ShiftLeft => operator(Operator::BitwiseShiftLeft),
         IntegerFn::ShiftRight => operator(Operator::BitwiseShiftRight),
-        IntegerFn::Abs => scalar(math::abs()),
-        IntegerFn::Greatest => scalar(core::greatest()),
-        IntegerFn::Least => scalar(core::least()),
+        IntegerFn::Abs => function_call(math::abs(), args.to_vec(), schema),
         IntegerFn::Convert { safe: true } => Arc::new(TryCastExpr::new(Arc::clone(&args[0]), arrow_type(ty))),
         IntegerFn::Convert { safe: false } => {
             Arc::new(CastExpr::new(Arc::clone(&args[0]), arrow_type(ty), None))
@@ -155,10 +146,10 @@ fn extremes_of_every_type() {
         let columns = [left, right, third].map(|values| array_of(ty, &values).expect("array"));
         let batch = batch(&columns, rows);
         let edge = edges(ty).last().copied();
-        for function in [IntegerFn::Greatest, IntegerFn::Least] {
+        for function in [ExtremeFn::Greatest, ExtremeFn::Least] {
             for args in [vec![0, 1], vec![2, 0, 1], vec![1, 3, 0], vec![4, 1, 3]] {
                 let arg = |at: &usize| if *at < 3 { col(*at, ty) } else { param(*at - 3, ty) };
-                let expr = call(function, args.iter().map(arg).collect(), ty);
+                let expr = extreme(function, args.iter().map(arg).collect());
                 let params = [(ty, edge), (ty, None)];
                 let what = format!("{function:?} of {args:?}, {ty:?}");
                 assert!(compare_one(&expr, &params, &batch, &what), "{what}");

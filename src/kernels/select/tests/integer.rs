@@ -1,9 +1,10 @@
 //! Functions of the integer family and CASE on the device, against their twins.
 
-use crate::kernels::expr::{IntegerFn, widths};
+use crate::kernels::expr::{ExtremeFn, IntegerFn, widths};
 
 use super::*;
 
+const EXTREMES: [ExtremeFn; 2] = [ExtremeFn::Greatest, ExtremeFn::Least];
 const INTEGERS: [ValueType; 8] = [Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64];
 
 fn array(ty: ValueType, values: &[Scalar]) -> ArrayRef {
@@ -14,7 +15,7 @@ fn array(ty: ValueType, values: &[Scalar]) -> ArrayRef {
 #[tokio::test]
 async fn operators_on_edge_pairs() {
     use IntegerFn::*;
-    let functions = [Divide, Remainder, BitAnd, BitOr, BitXor, ShiftLeft, ShiftRight, Greatest, Least];
+    let functions = [Divide, Remainder, BitAnd, BitOr, BitXor, ShiftLeft, ShiftRight];
     let scopes = CHECKS.map(|checks| scope(&with_checks(checks)));
     for types in INTEGERS.chunks(4) {
         let (mut columns, mut outputs) = (vec![], vec![]);
@@ -27,6 +28,7 @@ async fn operators_on_edge_pairs() {
             let (left, right): (Vec<Scalar>, Vec<Scalar>) = pairs.unzip();
             let (l, r) = (col(columns.len(), ty), col(columns.len() + 1, ty));
             outputs.extend(functions.map(|f| call(f, vec![Arc::clone(&l), Arc::clone(&r)], ty)));
+            outputs.extend(EXTREMES.map(|f| extreme(f, vec![Arc::clone(&l), Arc::clone(&r)])));
             columns.extend([(ty, left), (ty, right)]);
         }
         let data: Vec<Data> = [1, 255, 256, 257, 900]
@@ -127,9 +129,7 @@ async fn extremes_and_cases_of_every_type() {
             let (l, r) = (col(columns.len(), ty), col(columns.len() + 1, ty));
             rows = rows.max(left.len());
             columns.extend([(ty, left), (ty, right)]);
-            for function in [IntegerFn::Greatest, IntegerFn::Least] {
-                outputs.push(call(function, vec![Arc::clone(&l), Arc::clone(&r)], ty));
-            }
+            outputs.extend(EXTREMES.map(|f| extreme(f, vec![Arc::clone(&l), Arc::clone(&r)])));
             let branches = vec![
                 (cmp(CompareOp::Lt, Arc::clone(&l), Arc::clone(&r)), Arc::clone(&r)),
                 (Arc::new(Expr::IsNull(Arc::clone(&l))), Arc::clone(&r)),

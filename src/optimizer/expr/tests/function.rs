@@ -1,6 +1,6 @@
 //! CASE, and operators, functions and casts of integers.
 
-use crate::kernels::expr::{Function, IntegerFn};
+use crate::kernels::expr::{ExtremeFn, Function, IntegerFn};
 
 use super::*;
 
@@ -69,11 +69,15 @@ fn integer_operators_and_functions() {
     assert_eq!(*taken("abs(u32)").0, *column("u32"));
     let (expr, _) = taken("greatest(f64, f64, 1.5)");
     assert!(
-        matches!(expr.as_ref(), Expr::Call { function: Function::Integer(IntegerFn::Greatest), args, ty: Float64 } if args.len() == 3),
+        matches!(expr.as_ref(), Expr::Call { function: Function::Extreme(ExtremeFn::Greatest), args, ty: Float64 } if args.len() == 3),
         "{expr:?}"
     );
-    let least = integer_call(IntegerFn::Least, vec![column("day"), column("day")], Date32);
+    let args = vec![column("day"), column("day")];
+    let least = Expr::Call { function: Function::Extreme(ExtremeFn::Least), args, ty: Date32 };
     assert_eq!(*taken("least(day, day)").0, least);
+    let (expr, params) = taken("greatest(NULL, NULL)");
+    assert!(matches!(expr.as_ref(), Expr::Param { ty: Null, .. }), "{expr:?}");
+    assert_eq!(params.resolve().unwrap(), [(Null, None)]);
     let (expr, _) = taken("nullif(f64, f64)");
     let Expr::Case { branches, otherwise: Some(value), .. } = expr.as_ref() else { panic!("{expr:?}") };
     assert!(matches!(branches[0].0.as_ref(), Expr::InList { .. }), "{branches:?}");
