@@ -10,7 +10,7 @@ mod accumulate;
 mod builder;
 mod finish;
 mod kernel;
-mod keys;
+pub(super) mod keys;
 mod launch;
 mod plan;
 mod strategy;
@@ -50,7 +50,7 @@ pub enum GroupKey {
 
 impl GroupKey {
     /// The expression, where there is one.
-    fn expr(&self) -> Option<&Arc<Expr>> {
+    pub(super) fn expr(&self) -> Option<&Arc<Expr>> {
         match self {
             GroupKey::Value(expr) => Some(expr),
             GroupKey::Codes(_) => None,

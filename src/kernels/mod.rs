@@ -5,6 +5,7 @@ pub mod expr;
 pub mod group_by;
 mod launch;
 pub(crate) mod native;
+pub mod partition;
 pub mod program;
 pub mod reduce;
 pub mod reference;

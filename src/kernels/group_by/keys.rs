@@ -16,7 +16,7 @@ use super::accumulate::sum_words;
 
 /// One key's field.
 #[derive(Debug, Clone)]
-pub(super) struct KeyField {
+pub(in crate::kernels) struct KeyField {
     pub ty: ValueType,
     /// Class of the field; booleans are 0 or 1.
     pub class: Class,
@@ -28,14 +28,14 @@ pub(super) struct KeyField {
 
 /// The keys of a grouping.
 #[derive(Debug, Clone)]
-pub(super) struct Keys {
+pub(in crate::kernels) struct Keys {
     pub fields: Vec<KeyField>,
     /// Words of NULL flags.
     pub flag_words: u32,
 }
 
 /// Fields, and the expression that builds the struct.
-pub(super) fn emit(
+pub(in crate::kernels) fn emit(
     emitter: &mut Emitter<'_>,
     keys: &[GroupKey],
     columns: &[ColumnShape],
@@ -201,7 +201,7 @@ pub(super) fn row_function(
 }
 
 /// Source columns that the keys read.
-pub(super) fn key_columns(keys: &[GroupKey]) -> BTreeSet<usize> {
+pub(in crate::kernels) fn key_columns(keys: &[GroupKey]) -> BTreeSet<usize> {
     let exprs: Vec<&Arc<Expr>> = keys.iter().filter_map(GroupKey::expr).collect();
     let mut columns = columns_of(exprs);
     columns.extend(keys.iter().filter_map(|key| match key {

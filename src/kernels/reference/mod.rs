@@ -6,6 +6,7 @@ pub mod expr;
 pub mod float;
 pub mod group_by;
 pub mod integer;
+pub mod partition;
 pub mod reduce;
 pub mod select;
 pub mod temporal;
