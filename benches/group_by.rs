@@ -126,7 +126,7 @@ fn q1(rows: usize) -> Case {
             keys: vec![GroupKey::Codes(0), GroupKey::Codes(1)],
             aggregates: sums.into_iter().chain([count]).collect(),
         },
-        hint: GroupHint { groups: None, ranges: vec![range(3), range(2)] },
+        hint: GroupHint { ranges: vec![range(3), range(2)], ..GroupHint::default() },
     }
 }
 
@@ -148,8 +148,8 @@ fn few(rows: usize, groups: u64, ranged: bool) -> Case {
             aggregates: vec![aggregate(AggregateKind::SumInt, column(1, ValueType::Int64))],
         },
         hint: match ranged {
-            true => GroupHint { groups: None, ranges: vec![Some(range)] },
-            false => GroupHint { groups: Some(groups as usize), ranges: vec![] },
+            true => GroupHint { ranges: vec![Some(range)], ..GroupHint::default() },
+            false => GroupHint { groups: Some(groups as usize), ..GroupHint::default() },
         },
     }
 }
@@ -171,7 +171,7 @@ fn many(rows: usize, hot: u64) -> Case {
             keys: vec![GroupKey::Value(column(0, ValueType::Int64))],
             aggregates: vec![aggregate(AggregateKind::SumInt, column(1, ValueType::Int64))],
         },
-        hint: GroupHint { groups: Some(groups as usize), ranges: vec![] },
+        hint: GroupHint { groups: Some(groups as usize), ..GroupHint::default() },
     }
 }
 

@@ -150,6 +150,26 @@ impl ExactSum {
         }
     }
 
+    /// The integer of 32-bit words in two's complement, lowest first, whose lowest bit stands at `at`: bit 0 is 2^-1074.
+    pub(crate) fn from_words(words: &[u32], at: u32) -> Self {
+        let mut sum = ExactSum::new();
+        let Some(low) = words.iter().position(|word| *word != 0) else { return sum };
+        let negative = words.last().is_some_and(|word| word >> 31 != 0);
+        let fill = if negative { u32::MAX } else { 0 };
+        // What lies above is the sign.
+        let high = words.iter().rposition(|word| *word != fill).map_or(low, |last| last + 1);
+        let digits = words.get(low..high).unwrap_or_default();
+        let (place, above) = (at + LIMB * low as u32, LIMB * digits.len() as u32);
+        if digits.len() <= 3 {
+            let bits = digits.iter().rev().fold(0i128, |bits, word| bits << LIMB | i128::from(*word));
+            sum.add_at(bits - (i128::from(negative) << above), place);
+        } else {
+            sum.add_words(digits, place, false);
+            sum.add_at(-i128::from(negative), place + above);
+        }
+        sum
+    }
+
     /// Adds `value` * 2^(at - 1074).
     pub(crate) fn add_at(&mut self, value: i128, at: u32) {
         if value == 0 {

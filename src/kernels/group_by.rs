@@ -9,6 +9,7 @@
 mod accumulate;
 mod builder;
 mod finish;
+mod float;
 mod kernel;
 pub(super) mod keys;
 mod launch;
@@ -33,9 +34,10 @@ use super::program::{ColumnShape, Program, Segment, check_tables, column_shapes,
 use super::reduce::{AggregateKind, AggregateSpec};
 use super::select::array_of;
 use super::shader::{column_bindings, fitted};
-use launch::Launch;
+use launch::{Launch, Surprise};
 use plan::Plan;
 
+pub use float::LimbRange;
 pub use launch::group_by_bytes;
 
 /// One grouping key. NULL is a group.
@@ -84,6 +86,18 @@ pub struct GroupHint {
     /// By key: the range of its values, where it is an integer, a date, a time, a boolean, a decimal below 2^63, or codes (0 to the number of
     /// distinct values).
     pub ranges: Vec<Option<KeyRange>>,
+    /// What the values of sums of floats are like.
+    pub sums: SummedFloats,
+}
+
+/// What the values of sums of floats were like, NULL left out: it decides how many words a sum has.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SummedFloats {
+    /// By aggregate: the limbs in which the lowest bits of finite values lie; `None` where none but zeros were met, and of other
+    /// aggregates. May be shorter than the list of aggregates.
+    pub limbs: Vec<Option<LimbRange>>,
+    /// Some aggregate met NaN or an infinity.
+    pub special: bool,
 }
 
 /// How groups were found.
@@ -157,9 +171,11 @@ pub struct GroupResult {
     pub fault: bool,
     /// Of MIN and MAX over floats, all aggregates together.
     pub floats: FloatFlags,
+    /// Of sums of floats.
+    pub sums: SummedFloats,
     /// How the groups were found.
     pub strategy: Strategy,
-    /// Times that a table was too small.
+    /// Times that the rows were grouped again: because a table was too small, or the hint was not so.
     pub reruns: u32,
 }
 
@@ -187,6 +203,7 @@ impl GroupResult {
             states: states.collect::<GpuResult<_>>()?,
             fault,
             floats: FloatFlags::default(),
+            sums: SummedFloats { limbs: vec![None; by.aggregates.len()], special: false },
             strategy: Strategy::Global,
             reruns: 0,
         })
@@ -253,14 +270,24 @@ pub async fn group_by(
     loop {
         let plan = Plan::build(&caps, program, by, &columns, segment.rows, &hint)?;
         let launch = Launch::prepare(scope, program, by, segment, plan).await?;
-        if let Some(result) = launch.run(&hint).await? {
-            return Ok(GroupResult { reruns: reruns + result.reruns, ..result });
+        match launch.run(&hint).await? {
+            Ok(result) => return Ok(GroupResult { reruns: reruns + result.reruns, ..result }),
+            Err(Surprise::Keys) => hint.ranges.clear(),
+            Err(Surprise::Floats { groups, met }) => {
+                hint.groups = hint.groups.max(Some(groups));
+                hint.sums.union(&met);
+            }
         }
-        // What was said of the keys is not so.
-        hint.ranges.clear();
         reruns += 1;
+        // Either surprise comes once: all rows were seen.
+        if reruns > MOST_SURPRISES {
+            return Err(GpuError::Internal(format!("a grouping does not learn: {hint:?}")));
+        }
     }
 }
+
+/// Surprises of one segment, and one to spare.
+const MOST_SURPRISES: u32 = 3;
 
 /// Storage buffers that [`group_by`] cannot do without, its columns packed into one; compare with
 /// `DeviceCaps::max_storage_buffers`.

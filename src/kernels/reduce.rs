@@ -23,6 +23,7 @@ use super::shader::{WORKGROUP, argument_block, column_bindings, fitted};
 use float::{FloatSum, base_words};
 use plan::Plan;
 
+pub(crate) use float::Width;
 pub use windows::FloatWindows;
 
 /// Aggregate functions, all of them exact.

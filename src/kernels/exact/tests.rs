@@ -145,6 +145,34 @@ fn integers_and_words() {
     }
 }
 
+/// Integers of any number of words in two's complement.
+#[test]
+fn words_with_a_sign() {
+    let mut rng = Rng::new(8);
+    for round in 0..2000 {
+        let len = 1 + rng.below(if round % 10 == 0 { 67 } else { 6 });
+        let mut words: Vec<u32> = (0..len)
+            .map(|_| match rng.below(4) {
+                0 => 0,
+                1 => 1,
+                2 => u32::MAX,
+                _ => rng.next() as u32,
+            })
+            .collect();
+        words.push(rng.pick(&[0, u32::MAX, 0xffff_fff0]));
+        let at = rng.below(40) as u32;
+        // The highest word has the weight of its sign.
+        let mut want = ExactSum::new();
+        let (top, below) = words.split_last().expect("words");
+        want.add_words(below, at, false);
+        want.add_at(i128::from(top.cast_signed()), at + 32 * below.len() as u32);
+        assert_eq!(ExactSum::from_words(&words, at), want, "{words:x?} at {at}");
+        assert_eq!(ExactSum::from_words(&words, at).to_f64().to_bits(), want.to_f64().to_bits());
+    }
+    assert_eq!(ExactSum::from_words(&[], 7), ExactSum::new());
+    assert_eq!(ExactSum::from_words(&[0, 0, 0], 7).heap_bytes(), 0);
+}
+
 #[test]
 fn singles_are_doubles() {
     let mut rng = Rng::new(7);

@@ -5,6 +5,8 @@ use std::fmt::Write;
 use crate::kernels::expr::widths::Class;
 use crate::kernels::expr::{ValueType, sign_extended};
 
+use super::float::FloatFold;
+
 /// A function of bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Bits {
@@ -28,6 +30,8 @@ pub(super) enum Fold {
     Best { min: bool, function: usize },
     /// A function of bits in so many words.
     Bits { words: u32, bits: Bits },
+    /// Sum of floats.
+    Float(FloatFold),
 }
 
 impl Fold {
@@ -35,7 +39,25 @@ impl Fold {
     pub fn words(&self) -> u32 {
         match self {
             Fold::Sum { words, .. } | Fold::Bits { words, .. } => *words,
+            Fold::Float(float) => float.words(),
             _ => 1,
+        }
+    }
+
+    /// Argument functions of whose values it keeps the best row, and whether that is the least.
+    pub fn best(&self) -> Option<(bool, usize)> {
+        match self {
+            Fold::Best { min, function } => Some((*min, *function)),
+            Fold::Float(float) => Some((false, float.nan?)),
+            _ => None,
+        }
+    }
+
+    /// Loop iterations that an addition takes at most, where there is a loop.
+    pub fn iterations(&self) -> u32 {
+        match self {
+            Fold::Float(float) => float.limbs,
+            _ => 0,
         }
     }
 }
@@ -69,6 +91,14 @@ impl Memory {
         match self {
             Memory::Table { .. } => "table",
             Memory::Local { .. } => "local",
+        }
+    }
+
+    /// Words from one word of a record to the next.
+    pub fn step(self) -> u32 {
+        match self {
+            Memory::Table { .. } => 1,
+            Memory::Local { slots, .. } => slots,
         }
     }
 
@@ -144,7 +174,7 @@ fn {memory}_{kind}{function}(at: u32, i: u32, x: {ty}) {{
 
 impl Accumulator {
     /// Statements that add `words` to the record `record`: a row's, or those of a record of fewer rows. Of a best row, `value` is
-    /// the order key, and `i` in scope the row.
+    /// the order key, of a sum of floats the value's bits, and `i` in scope the row.
     pub fn update(&self, memory: Memory, record: &str, words: &[String], value: &str) -> String {
         let name = memory.name();
         let at = |word: u32| memory.index(record, self.at + word);
@@ -184,6 +214,9 @@ impl Accumulator {
                 let kind = if *min { "min" } else { "max" };
                 let _ = writeln!(text, "{name}_{kind}{function}({}, i, {value});", at(0));
             }
+            Fold::Float(float) => {
+                let _ = writeln!(text, "{name}_sum{}({}, {value}, i);", float.number, at(0));
+            }
         }
         text
     }
@@ -196,6 +229,9 @@ impl Accumulator {
                 let update = self.update(memory, record, &[], &format!("arg{function}(i)"));
                 format!("{{ let best = {}; if (best != 0u) {{ let i = best - 1u; {update} }} }}\n", load(0))
             }
+            Fold::Float(float) => {
+                float.merge(memory, &memory.index(record, self.at), source, &source.index(from, self.at))
+            }
             fold => {
                 let words: Vec<String> = (0..fold.words()).map(load).collect();
                 format!("{{ {} }}\n", self.update(memory, record, &words, ""))
@@ -205,11 +241,14 @@ impl Accumulator {
 
     /// Words of the result that go to the host.
     pub fn result_words(&self) -> u32 {
-        self.class.words() as u32
+        match &self.fold {
+            Fold::Float(float) => float.result_words(),
+            _ => self.class.words() as u32,
+        }
     }
 
     /// The statement that declares the result of record `record` in `table` as `value`; `count` is the word of the contributing
-    /// rows.
+    /// rows. A sum of floats has none: its words are written one by one.
     pub fn result(&self, memory: Memory, count: u32) -> String {
         let load = |word: u32| format!("table[{}]", memory.index("record", word));
         let at = |word: u32| load(self.at + word);
@@ -274,6 +313,7 @@ impl Accumulator {
                     _ => format!("let value = arg{function}({row});"),
                 }
             }
+            Fold::Float(_) => String::new(),
         }
     }
 

@@ -8,17 +8,27 @@ use crate::error::{GpuError, GpuResult};
 use crate::kernels::expr::widths::{Class, is_integer};
 use crate::kernels::expr::{Emitter, Expr, Node, ValueType};
 use crate::kernels::program::{ColumnShape, Program, columns_of};
-use crate::kernels::reduce::{AggregateKind, AggregateSpec};
+use crate::kernels::reduce::{AggregateKind, AggregateSpec, Width};
 use crate::kernels::shader::{Bindings, ENTRY, Loads, fitted, param_loads, param_variables, params_at};
 use crate::memory::{BindingKind, DeviceCaps};
 
 use super::accumulate::{Accumulator, Bits, Fold, Memory, sum_words};
 use super::finish::{emit_function, gather_loop};
+use super::float::{FloatFold, Window, nan_bits};
 use super::kernel::{Body, Update};
 use super::keys::{self, Keys, key_columns, row_function};
 use super::plan::{Kernel, OWN_BINDINGS, Place, status};
 use super::strategy::Choice;
-use super::{GroupBy, GroupKey, state_type};
+use super::{GroupBy, GroupKey, SummedFloats, state_type};
+
+/// An argument that is computed again for other rows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Function {
+    expr: Arc<Expr>,
+    /// Of its order key, or, of `nan`, of its bits as those of a double that is a NaN.
+    pub class: Class,
+    nan: bool,
+}
 
 /// What [`Builder::parts`] finds beside the updates.
 pub(super) struct Parts {
@@ -44,14 +54,18 @@ pub(super) struct Builder<'a> {
     floats: String,
     /// (condition, fault flags that matter under it)
     faults: Vec<(String, BTreeSet<String>)>,
-    /// Arguments that are computed again for other rows, with the class of their order key.
-    functions: Vec<(Arc<Expr>, Class)>,
+    functions: Vec<Function>,
+    /// Windows of sums of floats, and the accumulator of each by argument and condition.
+    pub sums: Vec<Window>,
+    sum_memo: HashMap<(String, String), usize>,
+    /// What is known of their values.
+    known: &'a SummedFloats,
     /// Words of a record's accumulators.
     pub words: u32,
 }
 
 impl<'a> Builder<'a> {
-    pub fn new(program: &'a Program, columns: &'a [ColumnShape]) -> Self {
+    pub fn new(program: &'a Program, columns: &'a [ColumnShape], known: &'a SummedFloats) -> Self {
         Builder {
             emitter: Emitter::new(columns, &program.params, params_at(columns)),
             columns,
@@ -62,6 +76,9 @@ impl<'a> Builder<'a> {
             floats: String::new(),
             faults: vec![],
             functions: vec![],
+            sums: vec![],
+            sum_memo: HashMap::new(),
+            known,
             words: 0,
         }
     }
@@ -75,7 +92,8 @@ impl<'a> Builder<'a> {
         }
         let (keys, key, faults) = keys::emit(&mut self.emitter, &by.keys, self.columns)?;
         self.faults.push((selected.clone(), faults));
-        let places = by.aggregates.iter().map(|spec| self.aggregate(spec, &selected));
+        let places = by.aggregates.iter().enumerate();
+        let places = places.map(|(number, spec)| self.aggregate(number, spec, &selected));
         let places = places.collect::<GpuResult<Vec<_>>>()?;
         let fault = self.fault();
         Ok(Parts { keys, key, places, selected, fault })
@@ -92,11 +110,8 @@ impl<'a> Builder<'a> {
         name
     }
 
-    fn aggregate(&mut self, spec: &AggregateSpec, selected: &str) -> GpuResult<Place> {
+    fn aggregate(&mut self, number: usize, spec: &AggregateSpec, selected: &str) -> GpuResult<Place> {
         let ty = state_type(spec)?;
-        if spec.kind == AggregateKind::SumFloat {
-            return Err(GpuError::Internal("sums of floats in groups".to_owned()));
-        }
         let mut counted = selected.to_owned();
         if let Some(filter) = &spec.filter {
             let truth = self.emitter.truth(filter)?;
@@ -116,6 +131,9 @@ impl<'a> Builder<'a> {
         let count = self.accumulators.len();
         let count = self.add(Fold::Count, (ValueType::UInt32, Class::U32), count, &[], "", &counted);
         let value = match (arg, ty) {
+            (Some((expr, node)), _) if spec.kind == AggregateKind::SumFloat => {
+                Some(self.float_sum(number, expr, &node, count, &counted)?)
+            }
             (Some((expr, node)), Some(ty)) => Some(self.value(spec.kind, expr, &node, ty, count, &counted)?),
             _ => None,
         };
@@ -210,12 +228,42 @@ impl<'a> Builder<'a> {
             ValueType::Float64 => (self.emitter.key(arg, false), Class::I64),
             _ => (arg.value.clone(), arg.class),
         };
-        let known = self.functions.iter().position(|(known, _)| known == expr);
-        let function = known.unwrap_or_else(|| {
-            self.functions.push((Arc::clone(expr), class));
-            self.functions.len() - 1
-        });
+        let function = self.function(Function { expr: Arc::clone(expr), class, nan: false });
         self.add(Fold::Best { min, function }, (arg.ty, arg.class), count, &[], &value, counted)
+    }
+
+    /// The number of an argument function.
+    fn function(&mut self, function: Function) -> usize {
+        let known = self.functions.iter().position(|known| *known == function);
+        known.unwrap_or_else(|| {
+            self.functions.push(function);
+            self.functions.len() - 1
+        })
+    }
+
+    /// The exact sum of floats in the window of aggregate `aggregate`.
+    fn float_sum(
+        &mut self,
+        aggregate: usize,
+        expr: &Arc<Expr>,
+        arg: &Node,
+        count: usize,
+        counted: &str,
+    ) -> GpuResult<usize> {
+        let key = (arg.value.clone(), counted.to_owned());
+        if let Some(&known) = self.sum_memo.get(&key) {
+            return Ok(known);
+        }
+        let unfit = || GpuError::Internal(format!("a sum of floats over {:?}", arg.ty));
+        let width = Width::of(arg.ty).ok_or_else(unfit)?;
+        let window = Window::around(width, self.known.limbs.get(aggregate).copied().flatten());
+        let nan = Function { expr: Arc::clone(expr), class: Class::U64, nan: true };
+        let nan = self.known.special.then(|| self.function(nan));
+        let fold = FloatFold { number: self.sums.len(), width, limbs: window.limbs, nan };
+        self.sums.push(window);
+        let known = self.add(Fold::Float(fold), (arg.ty, arg.class), count, &[], &arg.value, counted);
+        self.sum_memo.insert(key, known);
+        Ok(known)
     }
 
     /// Notes NaN and zeros of a float.
@@ -305,6 +353,7 @@ impl<'a> Builder<'a> {
             accumulators: &self.accumulators,
             updates: &self.updates,
             functions: &self.functions,
+            sums: &self.sums,
             stride,
             local_slots: choice.local_slots(),
             threads: choice.threads(),
@@ -334,7 +383,7 @@ impl<'a> Builder<'a> {
         (table, stride): (Memory, u32),
     ) -> GpuResult<Kernel> {
         let mut used = key_columns(&by.keys);
-        used.extend(columns_of(self.functions.iter().map(|(expr, _)| expr)));
+        used.extend(columns_of(self.functions.iter().map(|function| &function.expr)));
         let columns: Vec<ColumnShape> = columns.iter().filter(|c| used.contains(&c.index)).copied().collect();
         let columns = fitted(columns, OWN_BINDINGS, caps.max_storage_buffers);
         let mut emitter = Emitter::new(&columns, &program.params, params_at(&columns));
@@ -383,7 +432,7 @@ fn again(
     program: &Program,
     keys: &[GroupKey],
     columns: &[ColumnShape],
-    functions: &[(Arc<Expr>, Class)],
+    functions: &[Function],
     emitter: &mut Emitter<'_>,
 ) -> GpuResult<String> {
     let fresh = || Emitter::new(columns, &program.params, params_at(columns));
@@ -391,11 +440,12 @@ fn again(
     let (_, key, _) = keys::emit(&mut own, keys, columns)?;
     let mut text = row_function("keys", "Key", &own, columns, &key_columns(keys), &key);
     let mut used = vec![own];
-    for (number, (expr, class)) in functions.iter().enumerate() {
+    for (number, Function { expr, class, nan }) in functions.iter().enumerate() {
         let mut own = fresh();
         let node = own.emit(expr)?;
-        let value = match node.ty {
-            ValueType::Float64 => own.key(&node, false),
+        let value = match (Width::of(node.ty), node.ty) {
+            (Some(width), _) if *nan => nan_bits(width, &node.value),
+            (_, ValueType::Float64) => own.key(&node, false),
             _ => node.value,
         };
         let name = format!("arg{number}");

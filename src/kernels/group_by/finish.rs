@@ -6,12 +6,14 @@ use arrow::array::{ArrayRef, BooleanArray};
 use arrow::buffer::{BooleanBuffer, NullBuffer};
 
 use crate::error::{GpuError, GpuResult};
+use crate::kernels::exact::ExactSum;
 use crate::kernels::expr::ValueType;
 use crate::kernels::expr::widths::Class;
 use crate::kernels::select::from_device;
 use crate::memory::{BindingKind, ShaderSource};
 
 use super::accumulate::{Accumulator, Fold, Memory, sum_words};
+use super::float::Window;
 use super::keys::Keys;
 use super::{GroupStates, StateValues};
 
@@ -40,25 +42,34 @@ pub(super) fn emit_function(keys: &Keys, accumulators: &[Accumulator], table: Me
     let mut text =
         String::from("\nfn emit(record: u32, g: u32, cap: u32) {\n    let key = keys(table[record] - 1u);\n");
     let mut region = 0u32;
-    let mut put = |text: &mut String, words: &[String]| {
+    let put = |text: &mut String, region: &mut u32, words: &[String]| {
         let count = words.len();
         for (at, word) in words.iter().enumerate() {
             let _ = writeln!(text, "        out[{region}u * cap + g * {count}u + {at}u] = {word};");
         }
-        region += count as u32;
+        *region += count as u32;
     };
     for (at, field) in keys.fields.iter().enumerate() {
         text.push_str("    {\n");
-        put(&mut text, &sum_words(field.class, &format!("key.k{at}")));
+        put(&mut text, &mut region, &sum_words(field.class, &format!("key.k{at}")));
         text.push_str("    }\n");
     }
     for word in 0..keys.flag_words {
-        put(&mut text, &[format!("key.z{word}")]);
+        put(&mut text, &mut region, &[format!("key.z{word}")]);
     }
     for acc in accumulators {
-        let count = accumulators.get(acc.count).map_or(acc.at, |count| count.at);
-        let _ = writeln!(text, "    {{\n        {}", acc.result(table, count));
-        put(&mut text, &sum_words(acc.result_class(), "value"));
+        text.push_str("    {\n");
+        if let Fold::Float(float) = acc.fold {
+            let count = acc.result_words();
+            text.push_str(
+                &float.emit(&format!("{region}u * cap + g * {count}u"), &table.index("record", acc.at)),
+            );
+            region += count;
+        } else {
+            let count = accumulators.get(acc.count).map_or(acc.at, |count| count.at);
+            let _ = writeln!(text, "        {}", acc.result(table, count));
+            put(&mut text, &mut region, &sum_words(acc.result_class(), "value"));
+        }
         text.push_str("    }\n");
     }
     text.push_str("}\n");
@@ -163,11 +174,22 @@ impl<'a> Regions<'a> {
         arrays.collect()
     }
 
-    /// The accumulators' results, which come then: counts, and arrays of values.
-    pub fn results(&mut self, accumulators: &[Accumulator]) -> GpuResult<Vec<Accumulated>> {
+    /// The accumulators' results, which come then: counts, arrays of values, and sums of floats in such windows.
+    pub fn results(
+        &mut self,
+        accumulators: &[Accumulator],
+        windows: &[Window],
+    ) -> GpuResult<Vec<Accumulated>> {
         let results = accumulators.iter().map(|acc| {
             let bytes = self.next(acc.result_words() as usize)?;
             Ok(match acc.fold {
+                Fold::Float(float) => {
+                    let window = windows.get(float.number);
+                    let window = window.ok_or_else(|| missing("a sum of floats has no window"))?;
+                    let words = words(bytes);
+                    let groups = words.chunks_exact(float.result_words() as usize);
+                    Accumulated::Sums(groups.map(|words| window.read(words)).collect())
+                }
                 Fold::Count => Accumulated::Counts(words(bytes).into_iter().map(u64::from).collect()),
                 _ => Accumulated::Values(array(acc.ty, acc.class, bytes, self.groups, None)?),
             })
@@ -180,12 +202,17 @@ impl<'a> Regions<'a> {
 pub(super) enum Accumulated {
     Counts(Vec<u64>),
     Values(ArrayRef),
+    Sums(Vec<ExactSum>),
+}
+
+fn missing(what: &str) -> GpuError {
+    GpuError::Internal(what.to_owned())
 }
 
 impl Accumulated {
     /// States of an aggregate out of its accumulators' results.
     pub fn states(results: &[Accumulated], count: usize, value: Option<usize>) -> GpuResult<GroupStates> {
-        let missing = || GpuError::Internal("an accumulator has no result".to_owned());
+        let missing = || missing("an accumulator has no result");
         let counts = match results.get(count) {
             Some(Accumulated::Counts(counts)) => counts.clone(),
             _ => return Err(missing()),
@@ -193,6 +220,7 @@ impl Accumulated {
         let values = match value.map(|at| results.get(at)) {
             None => StateValues::None,
             Some(Some(Accumulated::Values(array))) => StateValues::Array(std::sync::Arc::clone(array)),
+            Some(Some(Accumulated::Sums(sums))) => StateValues::Exact(sums.clone()),
             Some(_) => return Err(missing()),
         };
         Ok(GroupStates { counts, values })

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
-use std::sync::Arc;
 
 use crate::error::GpuResult;
-use crate::kernels::expr::Expr;
 use crate::kernels::expr::widths::Class;
 use crate::kernels::shader::{ENTRY, Loads};
 
 use super::accumulate::{Accumulator, Fold, Memory, best_function, library};
+use super::builder::Function;
+use super::float::{MEET, Window, note_limbs};
 use super::keys::Keys;
 use super::plan::status;
 use super::strategy::{Local, Mode};
@@ -37,8 +37,10 @@ pub(super) struct Body<'a> {
     pub selected: &'a str,
     pub accumulators: &'a [Accumulator],
     pub updates: &'a [Update],
-    /// Arguments that are computed again for other rows, with the class of their order key.
-    pub functions: &'a [(Arc<Expr>, Class)],
+    /// Arguments that are computed again for other rows.
+    pub functions: &'a [Function],
+    /// Windows of sums of floats.
+    pub sums: &'a [Window],
     /// Words of a record in the table.
     pub stride: u32,
     /// Slots of a workgroup's table.
@@ -62,6 +64,12 @@ impl Body<'_> {
     /// Everything between the functions of rows and the entry point.
     pub fn functions(&self, loads: &Loads<'_>) -> GpuResult<String> {
         let mut text = String::new();
+        for number in 0..self.sums.len() {
+            let _ = writeln!(text, "var<private> base{number}: u32;\nvar<private> met{number}: u64;");
+        }
+        if !self.sums.is_empty() {
+            text.push_str(MEET);
+        }
         text.push_str(&match self.mode.direct {
             true => direct(self.keys) + &place_directly(self.stride),
             false => find(self.keys, self.stride),
@@ -95,11 +103,14 @@ impl Body<'_> {
         text.push_str(&library(memory.name()));
         let mut known = BTreeSet::new();
         for acc in self.accumulators {
-            if let Fold::Best { min, function } = acc.fold
+            if let Some((min, function)) = acc.fold.best()
                 && known.insert((min, function))
             {
-                let class = self.functions.get(function).map_or(Class::I64, |(_, class)| *class);
+                let class = self.functions.get(function).map_or(Class::I64, |function| function.class);
                 text.push_str(&best_function(memory.name(), function, min, class));
+            }
+            if let Fold::Float(float) = acc.fold {
+                text.push_str(&float.function(memory));
             }
         }
     }
@@ -173,6 +184,15 @@ impl Body<'_> {
         text.push_str(&loads.masks());
         text.push_str(param_loads);
         text.push_str("    state = 0u;\n");
+        // The windows' bases lie behind the keys' digits.
+        let digits = if self.mode.direct { 4 * self.keys.fields.len() } else { 0 };
+        for number in 0..self.sums.len() {
+            let _ = writeln!(
+                text,
+                "    base{number} = args[args[7] + {}u];\n    met{number} = 0lu;",
+                digits + number
+            );
+        }
         if self.mode.local != Local::None {
             if self.mode.local == Local::Direct {
                 text.push_str("    lane = l;\n");
@@ -201,7 +221,9 @@ impl Body<'_> {
         if self.mode.local != Local::None {
             text.push_str(&self.flush(&failed));
         }
-        text.push_str("    if (state != 0u) {\n        atomicOr(&status[0], state);\n    }\n}\n");
+        text.push_str("    if (state != 0u) {\n        atomicOr(&status[0], state);\n    }\n");
+        (0..self.sums.len()).for_each(|number| text.push_str(&note_limbs(number)));
+        text.push_str("}\n");
         text
     }
 

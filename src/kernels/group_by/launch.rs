@@ -14,10 +14,12 @@ use crate::kernels::shader::{WORKGROUP, argument_block, argument_words};
 use crate::memory::pool::size_class;
 use crate::memory::{BufferSlice, DeviceCaps, LaunchScope, Pipeline, download, download_timed};
 
+use super::accumulate::Fold;
 use super::finish::{Accumulated, Regions, TILE, TILE_COST, count_shader, result_words};
+use super::float::{Window, read_limbs};
 use super::plan::{Kernel, Plan, status};
 use super::strategy::{Direct, Local, Mode, Shared};
-use super::{FloatFlags, GroupBy, GroupHint, GroupResult, Strategy, exprs};
+use super::{FloatFlags, GroupBy, GroupHint, GroupResult, LimbRange, Strategy, SummedFloats, exprs};
 
 /// Groups that a segment is taken to have when nothing is known.
 const DEFAULT_GROUPS: usize = 1 << 15;
@@ -51,14 +53,24 @@ enum Attempt {
     Done(GroupResult),
     /// The table was too small.
     Full,
+    /// The hint is not so.
+    Again(Surprise),
+}
+
+/// What was said of the rows, and is not so.
+pub(super) enum Surprise {
     /// A key lay outside of its range.
-    Outside,
+    Keys,
+    /// Floats lay outside of their windows: what they were like, and how many groups there are.
+    Floats { groups: usize, met: SummedFloats },
 }
 
 /// What a wait tells.
 struct Status {
     word: u32,
     groups: usize,
+    /// Limbs that sums of floats met, by number.
+    limbs: Vec<Option<LimbRange>>,
 }
 
 /// Buffers of one attempt.
@@ -66,7 +78,7 @@ struct Table {
     slots: u64,
     tiles: u32,
     records: BufferSlice,
-    /// Word 0: bits; word 1: groups.
+    /// Word 0: bits; word 1: groups; from [`status::LIMBS_AT`] on limbs of sums of floats.
     status: BufferSlice,
     counts: BufferSlice,
     offsets: BufferSlice,
@@ -99,8 +111,8 @@ impl<'a> Launch<'a> {
         Ok(Launch { scope, caps, program, by, segment, plan, accumulate, count, scan, gather })
     }
 
-    /// Groups with growing tables until one is large enough; `None` where a key lay outside of its range.
-    pub async fn run(self, hint: &GroupHint) -> GpuResult<Option<GroupResult>> {
+    /// Groups with growing tables until one is large enough, unless the hint is not so.
+    pub async fn run(self, hint: &GroupHint) -> GpuResult<Result<GroupResult, Surprise>> {
         let rows = self.segment.rows;
         let direct = self.plan.choice.direct.as_ref().map(|direct| u64::from(direct.slots));
         let most = direct.unwrap_or(slots_for(rows).min(self.largest()?));
@@ -110,8 +122,8 @@ impl<'a> Launch<'a> {
         loop {
             let last = slots == most;
             match self.attempt(slots, last, reruns).await? {
-                Attempt::Done(result) => return Ok(Some(GroupResult { reruns, ..result })),
-                Attempt::Outside => return Ok(None),
+                Attempt::Done(result) => return Ok(Ok(GroupResult { reruns, ..result })),
+                Attempt::Again(surprise) => return Ok(Err(surprise)),
                 Attempt::Full if last => {
                     // Either the largest table that can be bound holds too few groups, or keys collide beyond reason.
                     let limit = most.saturating_mul(self.record_bytes());
@@ -128,6 +140,10 @@ impl<'a> Launch<'a> {
             slots = slots.saturating_mul(GROWTH).min(most);
             reruns += 1;
         }
+    }
+
+    fn status_bytes(&self) -> u64 {
+        4 * (status::LIMBS_AT + 2 * self.plan.sums.len()) as u64
     }
 
     fn record_bytes(&self) -> u64 {
@@ -168,8 +184,8 @@ impl<'a> Launch<'a> {
         let mut before = None;
         if !one_wait {
             let span = self.scope.kernel_span("group_by", self.segment.rows);
-            let bytes =
-                download_timed(self.scope, encoder, &[(&table.status, 16)], timer).instrument(span).await?;
+            let ranges = [(&table.status, self.status_bytes())];
+            let bytes = download_timed(self.scope, encoder, &ranges, timer).instrument(span).await?;
             let status = read_status(bytes.first())?;
             if let Some(done) = self.early(&status)? {
                 return Ok(done);
@@ -183,7 +199,7 @@ impl<'a> Launch<'a> {
         let out = allocate(self.scope, "groups", bytes)?;
         self.gather(&mut encoder, &mut timer, &table, &out, cap, &mut keep)?;
         let span = self.scope.kernel_span("group_by", self.segment.rows);
-        let ranges = [(&table.status, 16), (&out, bytes)];
+        let ranges = [(&table.status, self.status_bytes()), (&out, bytes)];
         let read = match one_wait {
             true => download_timed(self.scope, encoder, &ranges, timer).instrument(span).await?,
             false => download(self.scope, encoder, &ranges).instrument(span).await?,
@@ -211,15 +227,39 @@ impl<'a> Launch<'a> {
             return Ok(Some(Attempt::Done(GroupResult::empty(self.by, true)?)));
         }
         if status.word & status::OUTSIDE != 0 {
-            return Ok(Some(Attempt::Outside));
+            return Ok(Some(Attempt::Again(Surprise::Keys)));
         }
-        Ok((status.word & status::FULL != 0).then_some(Attempt::Full))
+        if status.word & status::FULL != 0 {
+            return Ok(Some(Attempt::Full));
+        }
+        let words_for_special = self.plan.sums.is_empty() || self.has_special();
+        let held = self.plan.sums.iter().zip(&status.limbs).all(|(window, met)| window.holds_all(*met));
+        if held && (words_for_special || status.word & status::SPECIAL == 0) {
+            return Ok(None);
+        }
+        Ok(Some(Attempt::Again(Surprise::Floats { groups: status.groups, met: self.summed(status) })))
+    }
+
+    /// Whether records have words for NaN and infinities.
+    fn has_special(&self) -> bool {
+        let special = |fold: &Fold| matches!(fold, Fold::Float(float) if float.nan.is_some());
+        self.plan.accumulators.iter().any(|acc| special(&acc.fold))
+    }
+
+    /// What the floats were like that were summed.
+    fn summed(&self, status: &Status) -> SummedFloats {
+        let limbs =
+            self.plan.places.iter().map(|place| match self.plan.accumulators.get(place.value?)?.fold {
+                Fold::Float(float) => status.limbs.get(float.number).copied().flatten(),
+                _ => None,
+            });
+        SummedFloats { limbs: limbs.collect(), special: status.word & status::SPECIAL != 0 }
     }
 
     fn result(&self, status: &Status, bytes: &[u8], cap: usize) -> GpuResult<GroupResult> {
         let mut regions = Regions::new(bytes, cap, status.groups);
         let keys = regions.keys(&self.plan.keys)?;
-        let results = regions.results(&self.plan.accumulators)?;
+        let results = regions.results(&self.plan.accumulators, &self.plan.sums)?;
         let states =
             self.plan.places.iter().map(|place| Accumulated::states(&results, place.count, place.value));
         Ok(GroupResult {
@@ -232,6 +272,7 @@ impl<'a> Launch<'a> {
                 negative_zero: status.word & status::NEGATIVE_ZERO != 0,
                 positive_zero: status.word & status::POSITIVE_ZERO != 0,
             },
+            sums: self.summed(status),
             strategy: self.strategy(),
             reruns: 0,
         })
@@ -245,7 +286,7 @@ impl<'a> Launch<'a> {
             slots,
             tiles: tiles as u32,
             records: of("table of groups", slots * self.record_bytes())?,
-            status: of("status", 16)?,
+            status: of("status", self.status_bytes())?,
             counts: of("slot counts", tiles * 4)?,
             offsets: of("slot offsets", tiles * 4)?,
             block_totals: of("block totals", blocks * 4)?,
@@ -281,7 +322,7 @@ impl<'a> Launch<'a> {
     fn cost(&self, rows: u32, tries: u32, fights: u32) -> u32 {
         let local = self.plan.choice.shared.map_or(0, |shared| shared.tries);
         let fights = self.plan.bests.saturating_mul(2 * fights);
-        rows.saturating_mul(1 + local + tries.saturating_add(fights))
+        rows.saturating_mul(1 + local + self.plan.additions + tries.saturating_add(fights))
     }
 
     fn accumulate(
@@ -302,7 +343,10 @@ impl<'a> Launch<'a> {
         };
         let both = tries | (shared.tries << 16);
         let own = [self.segment.rows as u32, (table.slots - 1) as u32, both, seed, fights, local];
-        let args = self.arguments(&self.plan.accumulate, &own, choice.direct.as_ref())?;
+        // Digits of computed slots, then bases of windows.
+        let mut behind = choice.direct.as_ref().map(Direct::words).unwrap_or_default();
+        behind.extend(self.plan.sums.iter().map(|window| window.base));
+        let args = self.arguments(&self.plan.accumulate, &own, &behind)?;
         let pack = pack(self.scope, encoder, &self.plan.accumulate.columns, self.segment)?;
         let own: Vec<&BufferSlice> = pack.iter().chain([&table.records, &table.status]).collect();
         let group =
@@ -379,13 +423,14 @@ impl<'a> Launch<'a> {
     ) -> GpuResult<()> {
         let kernel = &self.plan.gather;
         let own = [self.segment.rows as u32, table.slots as u32, table.tiles, cap];
-        let args = self.arguments(kernel, &own, None)?;
+        let args = self.arguments(kernel, &own, &[])?;
         let pack = pack(self.scope, encoder, &kernel.columns, self.segment)?;
         let own = [&table.records, &table.offsets, &table.block_offsets, out];
         let own: Vec<&BufferSlice> = pack.iter().chain(own).collect();
         let group = bind(self.scope, &self.gather, &kernel.slots, self.segment, &args, &own)?;
         let fill = self.caps.reduce_workgroups.saturating_mul(4);
-        let grid = plan_grid(table.tiles, fill, TILE_COST, 8, u32::MAX, &self.caps)?;
+        let cost = TILE_COST + TILE / WORKGROUP * self.plan.additions;
+        let grid = plan_grid(table.tiles, fill, cost, 8, u32::MAX, &self.caps)?;
         let mut pass = timer.pass(encoder, "group_gather");
         dispatch(self.scope, &mut pass, &self.gather, &group, grid);
         drop(pass);
@@ -394,15 +439,15 @@ impl<'a> Launch<'a> {
         Ok(())
     }
 
-    /// The argument block of a kernel, with the digits of computed slots at its end.
-    fn arguments(&self, kernel: &Kernel, own: &[u32], direct: Option<&Direct>) -> GpuResult<BufferSlice> {
+    /// The argument block of a kernel, with `behind` at its end, whose place is the word after `own`.
+    fn arguments(&self, kernel: &Kernel, own: &[u32], behind: &[u32]) -> GpuResult<BufferSlice> {
         let mut own = own.to_vec();
         let block = |own: &[u32]| argument_block(own, &kernel.columns, self.segment, &self.program.params);
         let mut bytes = block(&own)?;
-        if let Some(direct) = direct {
+        if !behind.is_empty() {
             own.push((bytes.len() / 4) as u32);
             bytes = block(&own)?;
-            bytes.extend_from_slice(bytemuck::cast_slice(&direct.words()));
+            bytes.extend_from_slice(bytemuck::cast_slice(behind));
         }
         let slices = argument_slices(self.scope, &[bytes])?;
         slices.into_iter().next().ok_or_else(|| GpuError::Internal("an argument block is missing".to_owned()))
@@ -412,33 +457,43 @@ impl<'a> Launch<'a> {
 fn read_status(bytes: Option<&Vec<u8>>) -> GpuResult<Status> {
     let words: Vec<u32> = bytes.map(|bytes| bytemuck::pod_collect_to_vec(bytes)).unwrap_or_default();
     match words.as_slice() {
-        [word, groups, ..] => Ok(Status { word: *word, groups: *groups as usize }),
+        [word, groups, ..] => Ok(Status { word: *word, groups: *groups as usize, limbs: read_limbs(&words) }),
         _ => Err(GpuError::Internal("the status was not read".to_owned())),
     }
 }
 
-/// The most device bytes that [`super::group_by`] holds beside its columns for a segment of `rows` rows in at most `groups` groups (as many
-/// as rows where that is not known): table, counts, result, arguments, and what is read back, each rounded as buffers are.
-pub fn group_by_bytes(program: &Program, by: &GroupBy, rows: usize, groups: Option<usize>) -> u64 {
+/// The most device bytes that [`super::group_by`] holds beside its columns for a segment of `rows` rows, if it is as `hint` says: in at
+/// most so many groups (as many as rows where that is not known), with such floats to sum. Table, counts, result, arguments, and
+/// what is read back, each rounded as buffers are.
+pub fn group_by_bytes(program: &Program, by: &GroupBy, rows: usize, hint: &GroupHint) -> u64 {
     /// What the passes' timestamps take.
     const TIMESTAMPS: u64 = 512;
     let class = |bytes: u64| size_class(bytes.max(16).next_multiple_of(16));
-    let groups = groups.unwrap_or(rows).min(rows);
-    // Owner, up to eight words of keys, and per aggregate a count and four words at most; a record is rounded up.
-    let words = 1 + (5 * by.keys.len() as u64 + 1).min(8) + 5 * by.aggregates.len() as u64;
+    let groups = hint.groups.unwrap_or(rows).min(rows);
+    // Per aggregate a count and four words at most, or the limbs of a sum of floats.
+    let special = if hint.sums.special { 3 } else { 0 };
+    let states = by.aggregates.iter().enumerate().map(|(at, spec)| {
+        let window = Window::of(spec, hint.sums.limbs.get(at).copied().flatten());
+        window.map_or(5, |window| 1 + u64::from(window.limbs) + special)
+    });
+    let states: u64 = states.sum();
+    // Owner, and up to eight words of keys; a record is rounded up.
+    let words = 1 + (5 * by.keys.len() as u64 + 1).min(8) + states;
     let record = if words <= 8 { words.next_power_of_two() } else { words.next_multiple_of(8) };
     // A table that was too small is followed by one that is up to `GROWTH` times larger, never beyond what the rows need.
     let slots = slots_for(groups).saturating_mul(GROWTH / 2).min(slots_for(rows)).max(MIN_SLOTS);
     let tiles = slots.div_ceil(u64::from(TILE));
-    let result = 5 * by.keys.len() as u64 + 5 * by.aggregates.len() as u64 + 1;
+    let result = 5 * by.keys.len() as u64 + states + 1;
     let result = 4 * result.saturating_mul((groups as u64).max(slots.min(1 << 16)));
     let columns = super::columns_used(program, by).len();
     let tables = crate::kernels::program::tables_of(exprs(program, by));
     let tables = tables.last_key_value().map_or(0, |(table, _)| table + 1);
     let arguments = argument_words(columns, program.params.len(), tables) as u64;
+    let arguments = arguments + (4 * by.keys.len() + by.aggregates.len()) as u64;
+    let status = 4 * (status::LIMBS_AT + 2 * by.aggregates.len()) as u64;
     class(slots.saturating_mul(4 * record))
         .saturating_add(4 * class(4 * tiles))
         .saturating_add(class(result).saturating_mul(2))
-        .saturating_add(class(TIMESTAMPS) * 2 + class(16))
+        .saturating_add(class(TIMESTAMPS) * 2 + 2 * class(status))
         .saturating_add(8 * class((4 * arguments).next_multiple_of(256)))
 }

@@ -6,9 +6,10 @@ use crate::kernels::select::scan_shader;
 use crate::kernels::shader::{Slot, fitted};
 use crate::memory::{AdapterKind, DeviceCaps, ShaderSource};
 
-use super::accumulate::{Accumulator, Fold, Memory};
+use super::accumulate::{Accumulator, Memory};
 use super::builder::Builder;
 use super::finish::count_shader;
+use super::float::Window;
 use super::kernel::head;
 use super::keys::Keys;
 use super::strategy::{Choice, choose};
@@ -34,6 +35,10 @@ pub(super) mod status {
     pub const POSITIVE_ZERO: u32 = 32;
     /// A key lay outside of the range that it was said to have.
     pub const OUTSIDE: u32 = 64;
+    /// A float that was summed was NaN or infinite.
+    pub const SPECIAL: u32 = 128;
+    /// First of the words of bits of limbs that sums of floats met, two a sum.
+    pub const LIMBS_AT: usize = 4;
     /// What makes an attempt vain.
     pub const FAILED: u32 = FULL | CONTENDED | OUTSIDE;
 }
@@ -73,6 +78,10 @@ pub(super) struct Plan {
     pub unroll: u32,
     /// Accumulators that rows may fight for in a loop.
     pub bests: u32,
+    /// Windows of sums of floats.
+    pub sums: Vec<Window>,
+    /// Loop iterations that the additions of a row, or of a record, to them take.
+    pub additions: u32,
 }
 
 impl Plan {
@@ -85,7 +94,7 @@ impl Plan {
         hint: &GroupHint,
     ) -> GpuResult<Plan> {
         let all = fitted(columns.to_vec(), 2, caps.max_storage_buffers);
-        let mut builder = Builder::new(program, &all);
+        let mut builder = Builder::new(program, &all, &hint.sums);
         let parts = builder.parts(program, by)?;
         let choice = choose(&parts.keys, builder.words, rows, hint, caps);
         let table = Memory::Table { head: head(choice.mode, &parts.keys) };
@@ -97,8 +106,9 @@ impl Plan {
         };
         let accumulate = builder.accumulate(program, by, &parts, &choice, stride, unroll)?;
         let gather = builder.gather(caps, program, by, columns, &parts.keys, (table, stride))?;
-        let accumulators = builder.accumulators;
-        let bests = accumulators.iter().filter(|acc| matches!(acc.fold, Fold::Best { .. })).count() as u32;
+        let (accumulators, sums) = (builder.accumulators, builder.sums);
+        let bests = accumulators.iter().filter(|acc| acc.fold.best().is_some()).count() as u32;
+        let additions = accumulators.iter().map(|acc| acc.fold.iterations()).sum();
         Ok(Plan {
             choice,
             accumulate,
@@ -109,6 +119,8 @@ impl Plan {
             stride,
             unroll,
             bests,
+            sums,
+            additions,
         })
     }
 

@@ -17,6 +17,7 @@ use crate::memory::{ColumnRepr, DeviceLedger, MagnitudeBits, MemoryScope};
 use super::*;
 use ValueType::*;
 
+mod floats;
 mod limits;
 mod shapes;
 
@@ -41,11 +42,14 @@ fn all_of(arg: &Arc<Expr>) -> Vec<AggregateSpec> {
     if matches!(ty, Decimal { .. }) {
         kinds.push(AggregateKind::SumDecimal);
     }
+    if matches!(ty, Float32 | Float64) {
+        kinds.push(AggregateKind::SumFloat);
+    }
     kinds.into_iter().map(|kind| agg(kind, Arc::clone(arg))).collect()
 }
 
-/// Rows by key: of each aggregate the count, and the value where there is one.
-type Rows = BTreeMap<Vec<Scalar>, Vec<(u64, Scalar)>>;
+/// Rows by key: of each aggregate the count, and where there is one the value, or the exact sum's bytes.
+type Rows = BTreeMap<Vec<Scalar>, Vec<(u64, Scalar, Vec<u8>)>>;
 
 fn at(array: &ArrayRef, row: usize) -> Scalar {
     let ty = ValueType::from_arrow(array.data_type()).expect("type");
@@ -61,7 +65,11 @@ fn rows_of(result: &GroupResult) -> Rows {
                 StateValues::Array(array) if state.counts[group] > 0 => at(array, group),
                 _ => None,
             };
-            (state.counts[group], value)
+            let exact = match &state.values {
+                StateValues::Exact(sums) => sums[group].to_bytes(),
+                _ => vec![],
+            };
+            (state.counts[group], value, exact)
         });
         assert!(rows.insert(key, states.collect()).is_none(), "a key twice");
     }
@@ -75,6 +83,7 @@ fn assert_same(device: &GroupResult, twin: &GroupResult, what: &str) {
     }
     assert_eq!(device.groups, twin.groups, "{what}");
     assert_eq!(device.floats, twin.floats, "{what}");
+    assert_eq!(device.sums, twin.sums, "{what}");
     for (d, t) in device.keys.iter().zip(&twin.keys) {
         assert_eq!((d.len(), d.data_type()), (t.len(), t.data_type()), "{what}");
     }
@@ -84,6 +93,7 @@ fn assert_same(device: &GroupResult, twin: &GroupResult, what: &str) {
             (StateValues::Array(d), StateValues::Array(t)) => {
                 assert_eq!(d.data_type(), t.data_type(), "{what}")
             }
+            (StateValues::Exact(d), StateValues::Exact(t)) => assert_eq!(d.len(), t.len(), "{what}"),
             other => panic!("{what}: {other:?}"),
         }
     }
@@ -213,11 +223,14 @@ async fn cardinalities() {
         let range = KeyRange { min: 0, max: groups as i128 - 1 };
         let hints = [
             GroupHint::default(),
-            GroupHint { groups: Some(groups), ranges: vec![] },
-            GroupHint { groups: Some(1), ranges: vec![None] },
-            GroupHint { groups: None, ranges: vec![Some(range)] },
+            tests::groups(groups),
+            GroupHint { groups: Some(1), ranges: vec![None], ..GroupHint::default() },
+            GroupHint { ranges: vec![Some(range)], ..GroupHint::default() },
             // The last group lies outside of it.
-            GroupHint { groups: None, ranges: vec![Some(KeyRange { max: groups as i128 - 2, ..range })] },
+            GroupHint {
+                ranges: vec![Some(KeyRange { max: groups as i128 - 2, ..range })],
+                ..GroupHint::default()
+            },
         ];
         for hint in hints {
             let what = format!("{groups} groups, {hint:?}");
@@ -354,7 +367,7 @@ async fn codes_are_keys() {
         let twin = reference::group_by(&Program::default(), &by, &columns, rows).expect("twin");
         let range = |most: usize| Some(KeyRange { min: 0, max: most as i128 - 1 });
         for ranges in [vec![], vec![range(first), range(second)]] {
-            let hint = GroupHint { groups: None, ranges };
+            let hint = GroupHint { ranges, ..GroupHint::default() };
             let device = group_by(&scope, &Program::default(), &by, &segment, &hint).await.expect("group_by");
             assert_same(&device, &twin, &format!("{hint:?}"));
         }

@@ -93,7 +93,7 @@ impl Width {
     }
 
     /// Position of the lowest bit, of denormals: bit 0 is 2^-1074.
-    const fn lowest_at(self) -> u32 {
+    pub const fn lowest_at(self) -> u32 {
         match self {
             Width::Single => 925,
             Width::Double => 0,

@@ -8,7 +8,7 @@ use arrow::datatypes::UInt32Type;
 use crate::error::GpuResult;
 use crate::kernels::expr::{Scalar, ValueType};
 use crate::kernels::group_by::{
-    FloatFlags, GroupBy, GroupKey, GroupResult, GroupStates, StateValues, Strategy, state_type,
+    FloatFlags, GroupBy, GroupKey, GroupResult, GroupStates, StateValues, Strategy, SummedFloats, state_type,
 };
 use crate::kernels::program::Program;
 use crate::kernels::reduce::{AggregateKind, AggregateState};
@@ -32,6 +32,7 @@ pub fn group_by(
     let mut keys: Vec<Vec<Scalar>> = vec![];
     let mut states: Vec<Vec<AggregateState>> = vec![];
     let (mut fault, mut floats) = (false, FloatFlags::default());
+    let mut sums = SummedFloats { limbs: vec![None; by.aggregates.len()], special: false };
     for row in 0..rows {
         match key_of(program, by, columns, row) {
             Err(Fault) => fault = true,
@@ -44,6 +45,7 @@ pub fn group_by(
                 });
                 fault |= reduce_row(program, &by.aggregates, columns, row, &mut states[group]).is_err();
                 see_floats(program, by, columns, row, &mut floats);
+                see_summed(program, by, columns, row, &mut sums);
             }
         }
     }
@@ -76,6 +78,7 @@ pub fn group_by(
         states: state_arrays.collect::<GpuResult<_>>()?,
         fault,
         floats,
+        sums,
         strategy: Strategy::Global,
         reruns: 0,
     })
@@ -111,6 +114,19 @@ fn folded(ty: ValueType, value: i128) -> i128 {
         ValueType::Float32 if value == 1 << 31 => 0,
         ValueType::Float64 if value == 1 << 63 => 0,
         _ => value,
+    }
+}
+
+fn see_summed(program: &Program, by: &GroupBy, columns: &[ArrayRef], row: usize, sums: &mut SummedFloats) {
+    let value = |expr| eval(expr, &program.params, columns, row);
+    for (at, spec) in by.aggregates.iter().enumerate() {
+        if spec.kind == AggregateKind::SumFloat
+            && spec.filter.as_ref().is_none_or(|filter| value(filter) == Ok(Some(1)))
+            && let Some(arg) = &spec.arg
+            && let Ok(Some(bits)) = value(arg)
+        {
+            sums.note(at, arg.value_type(), bits as u64);
+        }
     }
 }
 

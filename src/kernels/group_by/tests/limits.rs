@@ -79,7 +79,7 @@ async fn memory_is_announced() {
         let own = LaunchScope { memory: MemoryScope::new(&ledger, "test", u64::MAX), ..(*scope).clone() };
         for hint in [GroupHint::default(), tests::groups(groups)] {
             group_by(&own, &Program::default(), &by, &segment, &hint).await.expect("group_by");
-            let need = group_by_bytes(&Program::default(), &by, rows, None);
+            let need = group_by_bytes(&Program::default(), &by, rows, &GroupHint::default());
             assert!(ledger.peak() <= need, "{rows} rows, {groups} groups: {} of {need} bytes", ledger.peak());
         }
     }

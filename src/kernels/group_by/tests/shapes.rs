@@ -16,7 +16,7 @@ async fn other_data_and_other_ranges_reuse_the_kernels() {
             column(Int32, rows, shape, &mut rng),
         ];
         let ranges = hint.map(|max| vec![Some(KeyRange { min: 0, max })]).unwrap_or_default();
-        let hint = GroupHint { groups: None, ranges };
+        let hint = GroupHint { ranges, ..GroupHint::default() };
         check(&scope, &Program::default(), &by, &columns, rows, &hint, "reuse").await;
         compiled.push(scope.stats.pipelines_compiled.load(std::sync::atomic::Ordering::Relaxed));
     }
@@ -50,8 +50,12 @@ fn shaders_are_valid() {
     let hints = [
         GroupHint::default(),
         groups(1 << 24),
-        GroupHint { groups: None, ranges: vec![range; 4] },
-        GroupHint { groups: Some(1 << 20), ranges: vec![Some(KeyRange { min: 0, max: 1 << 20 })] },
+        GroupHint { ranges: vec![range; 4], ..GroupHint::default() },
+        GroupHint {
+            groups: Some(1 << 20),
+            ranges: vec![Some(KeyRange { min: 0, max: 1 << 20 })],
+            ..GroupHint::default()
+        },
     ];
     for seed in 0..120 {
         let mut rng = Rng::new(seed);
@@ -90,7 +94,7 @@ fn shader_text_depends_on_the_shape_only() {
         let selection = Some(cmp(CompareOp::Lt, col(4, Int64), param(0, Int64)));
         let program = Program { selection, params: vec![(Int64, Some(value))] };
         let by = GroupBy { keys: vec![key(4, Int64)], aggregates: vec![count_rows()] };
-        let hint = GroupHint { groups: None, ranges: vec![Some(KeyRange { min: value, max })] };
+        let hint = GroupHint { ranges: vec![Some(KeyRange { min: value, max })], ..GroupHint::default() };
         let shaders = group_by_shaders(&caps, &program, &by, &shapes, &hint).expect("shaders");
         shaders.into_iter().map(|shader| shader.wgsl).collect::<Vec<_>>()
     };

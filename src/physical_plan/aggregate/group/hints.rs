@@ -4,7 +4,7 @@ use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::compute::{max, min};
 
 use crate::kernels::expr::{Expr, ValueType};
-use crate::kernels::group_by::{GroupHint, GroupKey, GroupResult, KeyRange};
+use crate::kernels::group_by::{GroupHint, GroupKey, GroupResult, KeyRange, SummedFloats};
 use crate::kernels::native::{Canonical, with_arrow_type};
 use crate::memory::batch::GpuBatch;
 
@@ -17,6 +17,7 @@ pub(super) struct Learned {
     groups: Option<usize>,
     /// By key of the kernel.
     keys: Vec<LearnedKey>,
+    sums: SummedFloats,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -29,6 +30,7 @@ impl Learned {
     /// Notes what a kernel found.
     pub(super) fn note(&mut self, result: &GroupResult) {
         self.groups = self.groups.max(Some(result.groups));
+        self.sums.union(&result.sums);
         self.keys.resize(result.keys.len().max(self.keys.len()), LearnedKey::default());
         for (key, array) in self.keys.iter_mut().zip(&result.keys) {
             let Some(met) = range_of([array]) else { continue };
@@ -49,7 +51,7 @@ impl Learned {
             let learned = || self.keys.get(at).filter(|key| key.surprises <= MOST_SURPRISES)?.range;
             known(key, batch).or_else(learned)
         });
-        GroupHint { groups: self.groups, ranges: ranges.collect() }
+        GroupHint { groups: self.groups, ranges: ranges.collect(), sums: self.sums.clone() }
     }
 }
 

@@ -8,7 +8,7 @@ use datafusion::common::{Result, ScalarValue, internal_datafusion_err};
 
 use crate::error::{GpuError, GpuResult};
 use crate::kernels::expr::{Expr, ValueType};
-use crate::kernels::group_by::{GroupBy, GroupHint, GroupResult, group_by, group_by_bytes};
+use crate::kernels::group_by::{GroupBy, GroupHint, GroupResult, SummedFloats, group_by, group_by_bytes};
 use crate::kernels::program::{Program, Segment, columns_of, tables_of};
 use crate::memory::batch::GpuBatch;
 use crate::memory::launch::LaunchScope;
@@ -109,8 +109,7 @@ impl GroupPlan {
         let tables = batch.table_bytes(&self.tables);
         let uploaded = |bytes: u64| bytes.saturating_add(staging_bytes(bytes));
         let sets = self.sets.iter().zip(hints);
-        let groups =
-            sets.map(|((_, by), hint)| group_by_bytes(&self.program, by, source.rows(), hint.groups)).max();
+        let groups = sets.map(|((_, by), hint)| group_by_bytes(&self.program, by, source.rows(), hint)).max();
         uploaded(columns).saturating_add(uploaded(tables)).saturating_add(groups.unwrap_or(0))
     }
 
@@ -134,8 +133,13 @@ impl GroupPlan {
         let tables = batch.device_tables(scope, &self.tables).await?;
         let segment = Segment { columns, rows: batch.source().rows(), tables };
         let mut results = Vec::with_capacity(self.sets.len());
+        // All sets sum the same floats.
+        let mut met = SummedFloats::default();
         for ((_, by), hint) in self.sets.iter().zip(hints) {
-            let result = group_by(scope, &self.program, by, &segment, hint).await?;
+            let mut hint = hint.clone();
+            hint.sums.union(&met);
+            let result = group_by(scope, &self.program, by, &segment, &hint).await?;
+            met.union(&result.sums);
             let fault = result.fault;
             results.push(result);
             if fault {
