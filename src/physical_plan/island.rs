@@ -150,6 +150,9 @@ impl IslandRun {
         ends: Vec<PartitionEnd>,
         reason: &FallbackReason,
     ) -> Result<SendableRecordBatchStream> {
+        if !self.retain && !self.repeatable {
+            return internal_err!("{}: nothing was kept to run it again", node.name());
+        }
         self.run.fall_back(reason, FallbackScope::Island)?;
         self.run.metrics.cpu_batch();
         let mut plan = if self.retain { Self::replayed(node, ends)? } else { fresh_cpu_plan(node, ends)? };

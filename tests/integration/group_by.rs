@@ -237,6 +237,50 @@ async fn grouped_float_extremes() -> TestResult {
     Ok(())
 }
 
+/// Without GROUP BY the order of floats is total, beside MIN and MAX of strings too, in every partition.
+#[tokio::test(flavor = "multi_thread")]
+async fn ungrouped_float_extremes_beside_strings() -> TestResult {
+    let odd = [0.0, -0.0, f64::NAN, 3.5, -f64::NAN, f64::NEG_INFINITY];
+    let x = Float64Array::from_iter_values((0..4000).map(|row| odd[row % odd.len()]));
+    let s = StringArray::from_iter_values((0..4000).map(|row| format!("s{}", row % 91)));
+    let columns: [(&str, ArrayRef); 2] = [("x", Arc::new(x)), ("s", Arc::new(s))];
+    for exchanges in ["keep", "collapse"] {
+        for filter in ["", " WHERE abs(x) < 3", " WHERE x < 9"] {
+            let (gpu, off) = both(3, &columns).await?;
+            gpu.set("exchanges", &format!("'{exchanges}'")).await?;
+            gpu.set("batch_rows", "300").await?;
+            let sql = format!("SELECT max(x), min(x), max(s), count(*) FROM f{filter}");
+            let (want, ran) = (run(&off, &sql).await?, gpu.run(&sql).await?);
+            assert_eq!(ran.rows, want.rows, "{exchanges}{filter}");
+            on_the_device(&sql, &ran);
+        }
+    }
+    Ok(())
+}
+
+/// A partial aggregate gives its first groups before its input ends where the memory pool is full.
+#[tokio::test(flavor = "multi_thread")]
+async fn groups_before_the_end_of_the_input() -> TestResult {
+    let key = Int64Array::from_iter_values((0..40_000).map(|row| row * 7 % 40_009));
+    let s = StringArray::from_iter_values((0..40_000).map(|row| format!("s{}", row % 91)));
+    let columns: [(&str, ArrayRef); 2] = [("k", Arc::new(key)), ("s", Arc::new(s))];
+    for scope in ["batch", "island"] {
+        let (gpu, off) = both(4, &columns).await?;
+        gpu.set("exchanges", "'keep'").await?;
+        gpu.set("fallback_scope", &format!("'{scope}'")).await?;
+        gpu.set("batch_rows", "500").await?;
+        // One file a batch: apache/datafusion#24883.
+        gpu.ctx.sql("SET datafusion.execution.max_spill_file_size_bytes = 1").await?;
+        gpu.ctx.sql("SET datafusion.runtime.memory_limit = '2M'").await?;
+        let sql = "SELECT k, s, count(*) FROM f GROUP BY k, s";
+        let (want, ran) = (run(&off, sql).await?, gpu.run(sql));
+        let ran = tokio::time::timeout(std::time::Duration::from_secs(120), ran).await??;
+        assert_eq!(ran.rows, want.rows, "{scope}");
+        assert!(ran.gpu_batches > 0, "{ran:?}");
+    }
+    Ok(())
+}
+
 /// What raises in a key, an argument or a filtered argument is what DataFusion raises.
 #[tokio::test(flavor = "multi_thread")]
 async fn errors_that_depend_on_rows() -> TestResult {

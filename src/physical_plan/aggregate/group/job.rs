@@ -5,11 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use arrow::array::RecordBatch;
-use datafusion::common::{Result, ScalarValue, internal_datafusion_err};
+use datafusion::common::{DataFusionError, Result, ScalarValue, internal_datafusion_err, internal_err};
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::physical_plan::metrics::RecordOutput;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
-use futures::StreamExt;
+use futures::FutureExt;
+use futures::future::{BoxFuture, Either, join, select};
+use futures::stream::{self, StreamExt};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
@@ -53,29 +55,27 @@ pub(super) async fn collect(
             async move { job.add(batch, chain, sender).await }
         }
     };
-    let drive = async {
-        let end = island.drive(&node, partition, work).await?;
-        if matches!(end, IslandEnd::Complete) && op.has_grand_total() && !job.has_groups() {
-            send(&sender, op.states_of_nothing(run.task()).await?).await?;
+    let drive = {
+        let (node, run, job) = (Arc::clone(&node), Arc::clone(&run), Arc::clone(&job));
+        async move {
+            let op = GroupOp::of(&node)?;
+            let end = island.drive(&node, partition, work).await?;
+            if matches!(end, IslandEnd::Complete) && op.has_grand_total() && !job.has_groups() {
+                send(&sender, op.states_of_nothing(run.task()).await?).await?;
+            }
+            drop(sender);
+            Ok::<_, DataFusionError>(end)
         }
-        drop(sender);
-        Ok::<_, datafusion::common::DataFusionError>(end)
+        .boxed()
     };
     let merged = merge(op, &run, states);
-    tokio::pin!(drive, merged);
-    let mut groups = None;
-    let end = loop {
-        tokio::select! {
-            biased;
-            // Before the input ends it only ends by an error.
-            stream = &mut merged, if groups.is_none() => groups = Some(stream?),
-            end = &mut drive => break end?,
-        }
-    };
-    let groups = match (end, groups) {
-        (IslandEnd::Cpu(rows), _) => return Ok(rows),
-        (IslandEnd::Complete, Some(groups)) => groups,
-        (IslandEnd::Complete, None) => merged.await?,
+    tokio::pin!(merged);
+    let groups = match select(drive, merged.as_mut()).await {
+        Either::Left((end, _)) => match end? {
+            IslandEnd::Cpu(rows) => return Ok(rows),
+            IslandEnd::Complete => merged.await?,
+        },
+        Either::Right((groups, drive)) => early(groups?, drive, &run).await?,
     };
     let (schema, rows) = (Arc::clone(&op.schema), Arc::clone(&run));
     let groups = groups.map(move |batch| {
@@ -83,6 +83,34 @@ pub(super) async fn collect(
         Ok(batch.record_output(&rows.metrics.baseline))
     });
     Ok(Box::pin(RecordBatchStreamAdapter::new(Arc::clone(&op.schema), groups)))
+}
+
+/// What is given when the first `groups` came before the input's end: DataFusion's partial aggregates do that where the
+/// memory pool is full. From then on the island cannot be run again.
+async fn early(
+    groups: SendableRecordBatchStream,
+    drive: BoxFuture<'static, Result<IslandEnd>>,
+    run: &RunContext,
+) -> Result<SendableRecordBatchStream> {
+    let schema = groups.schema();
+    if run.give_up_replay() {
+        let driven = stream::once(drive).filter_map(|end| {
+            std::future::ready(match end {
+                Ok(IslandEnd::Complete) => None,
+                Ok(IslandEnd::Cpu(_)) => {
+                    Some(internal_err!("an island was run again after its first groups"))
+                }
+                Err(error) => Some(Err(error)),
+            })
+        });
+        return Ok(Box::pin(RecordBatchStreamAdapter::new(schema, stream::select(driven, groups))));
+    }
+    // It is being run again already: these groups are of no use, but nothing may wait for room in the channel.
+    let unused = groups.for_each(|_| std::future::ready(()));
+    match join(drive, unused).await.0? {
+        IslandEnd::Cpu(rows) => Ok(rows),
+        IslandEnd::Complete => internal_err!("an island was to be run again, and was not"),
+    }
 }
 
 async fn send(sender: &mpsc::Sender<RecordBatch>, states: Vec<RecordBatch>) -> Result<()> {
@@ -189,7 +217,7 @@ impl Job {
                 if plan.faulted(&input, &results) {
                     return Err(FallbackReason::ArithmeticFault);
                 }
-                self.learn(&results)?;
+                self.learn(op, &results)?;
                 Ok(plan.states(op, &input, &results)?)
             });
             states.extend(match part {
@@ -207,7 +235,7 @@ impl Job {
     ///
     /// # Errors
     /// [`FallbackReason::FloatOrder`] when the answer depends on the order of rows.
-    fn learn(&self, results: &[GroupResult]) -> Result<(), FallbackReason> {
+    fn learn(&self, op: &GroupOp, results: &[GroupResult]) -> Result<(), FallbackReason> {
         let mut seen = self.seen.lock();
         let odd = |floats: &FloatFlags| floats.nan || (floats.negative_zero && floats.positive_zero);
         let (mut now, before) = (false, odd(&seen.floats));
@@ -224,7 +252,8 @@ impl Job {
             seen.floats.positive_zero |= result.floats.positive_zero;
         }
         // Where the island is not run again, later batches count for themselves.
-        if now || odd(&seen.floats) != before { Err(FallbackReason::FloatOrder) } else { Ok(()) }
+        let differs = now || odd(&seen.floats) != before;
+        if differs && op.orders_floats() { Err(FallbackReason::FloatOrder) } else { Ok(()) }
     }
 
     /// The CPU's states for a batch, unless its whole island is to be run there.
