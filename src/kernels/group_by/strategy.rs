@@ -52,6 +52,9 @@ pub(super) struct Direct {
 /// Sizes of workgroups' tables in bytes, and how many invocations share one. With the first three, shared memory is not what limits the
 /// invocations that a multiprocessor holds: the H200 gives about 64 KiB to workgroups, and holds 2,048 invocations.
 const TIERS: [(u32, u32); 4] = [(6 << 10, 256), (12 << 10, 512), (24 << 10, 1024), (46 << 10, 1024)];
+/// Tables among [`TIERS`] that are tried, and how many quarters of the groups they must have slots for. Rather have a third of the slots
+/// free than half as many invocations.
+const FITS: [(usize, usize); 4] = [(3, 8), (3, 6), (4, 8), (4, 6)];
 /// Fewest slots for which a workgroup's table is worth its while.
 const FEWEST_LOCAL: u32 = 64;
 /// Loop iterations of an invocation from which on it can afford to write such a table out.
@@ -83,12 +86,24 @@ pub(super) struct Shared {
 impl Shared {
     /// The smallest of the tables with records of so many words that holds `need` slots.
     fn holding(need: u32, words: u32, caps: &DeviceCaps) -> Option<Shared> {
+        Self::among(&TIERS, need, words, caps)
+    }
+
+    /// The table of the first of [`FITS`] that so many groups fit.
+    fn fitting(groups: usize, words: u32, caps: &DeviceCaps) -> Option<Shared> {
+        FITS.iter().find_map(|(tiers, quarters)| {
+            let need = u32::try_from(groups.saturating_mul(*quarters) / 4).unwrap_or(u32::MAX);
+            Self::among(TIERS.get(..*tiers)?, need, words, caps)
+        })
+    }
+
+    fn among(tiers: &[(u32, u32)], need: u32, words: u32, caps: &DeviceCaps) -> Option<Shared> {
         if caps.loop_budget < FEWEST_ITERATIONS {
             return None;
         }
         // What else the kernel keeps there is small.
         let most = caps.workgroup_bytes.saturating_sub(256);
-        let tiers = TIERS.iter().filter(|(_, threads)| *threads <= caps.max_workgroup_invocations);
+        let tiers = tiers.iter().filter(|(_, threads)| *threads <= caps.max_workgroup_invocations);
         let mut tables = tiers.filter_map(|(bytes, threads)| {
             // Whole sets of copies.
             let slots = (most.min(*bytes) / (4 * words)).min(MOST_LOCAL) / MOST_COPIES * MOST_COPIES;
@@ -169,13 +184,13 @@ pub(super) fn choose(keys: &Keys, words: u32, rows: usize, hint: &GroupHint, cap
         let shared = Some(shared.copied(direct.slots));
         return Choice { mode, direct: Some(direct.clone()), shared };
     }
-    let holding = |need| Shared::holding(need, local_head(Local::Cache, keys) + words, caps);
+    let words = local_head(Local::Cache, keys) + words;
+    let holding = |need| Shared::holding(need, words, caps);
     let [fit, unknown, unfit] = TRIES;
-    // Half of the slots stay free.
-    let need = hint.groups.map(|groups| u32::try_from(groups.saturating_mul(2)).unwrap_or(u32::MAX));
-    let fitting = need.and_then(|need| Some(Shared { tries: fit, ..holding(need)? }));
+    let fitting =
+        hint.groups.and_then(|groups| Some(Shared { tries: fit, ..Shared::fitting(groups, words, caps)? }));
     let direct = direct.filter(|direct| direct.is_dense(rows, hint.groups) && fitting.is_none());
-    let shared = fitting.or_else(|| match need {
+    let shared = fitting.or_else(|| match hint.groups {
         Some(_) => Some(Shared { tries: unfit, ..holding(0)? }),
         None => Some(Shared { tries: unknown, ..holding(UNKNOWN_SLOTS).or_else(|| holding(0))? }),
     });

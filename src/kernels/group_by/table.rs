@@ -121,7 +121,9 @@ fn find_local(i: u32, key: Key, h: u32) -> u32 {{
         if ({}) {{
             {matched}
         }}
-        slot = select(slot + 1u, 0u, slot + 1u == slots);
+        // In steps that grow, so that slots in use don't cluster.
+        slot += n + 1u;
+        slot -= select(0u, slots, slot >= slots);
     }}
     return {NONE};
 }}
