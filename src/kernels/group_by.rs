@@ -13,6 +13,7 @@ mod float;
 mod kernel;
 pub(super) mod keys;
 mod launch;
+mod ordered;
 mod plan;
 mod strategy;
 mod table;
@@ -30,6 +31,7 @@ use crate::memory::{DeviceCaps, LaunchScope, ShaderSource};
 use super::exact::ExactSum;
 use super::expr::widths::{is_integer, is_unsigned};
 use super::expr::{Expr, ValueType};
+use super::partition::{partition, partition_shaders};
 use super::program::{ColumnShape, Program, Segment, check_tables, column_shapes, columns_of};
 use super::reduce::{AggregateKind, AggregateSpec};
 use super::select::array_of;
@@ -56,6 +58,14 @@ impl GroupKey {
         match self {
             GroupKey::Value(expr) => Some(expr),
             GroupKey::Codes(_) => None,
+        }
+    }
+
+    /// The column of codes, where it is one.
+    pub(super) fn codes(&self) -> Option<usize> {
+        match self {
+            GroupKey::Value(_) => None,
+            GroupKey::Codes(index) => Some(*index),
         }
     }
 }
@@ -88,6 +98,9 @@ pub struct GroupHint {
     pub ranges: Vec<Option<KeyRange>>,
     /// What the values of sums of floats are like.
     pub sums: SummedFloats,
+    /// Whether rows are parted by their keys' hashes first; without it, where that is expected to be faster. For tests and
+    /// measurements.
+    pub partitioned: Option<bool>,
 }
 
 /// What the values of sums of floats were like, NULL left out: it decides how many words a sum has.
@@ -111,6 +124,8 @@ pub enum Strategy {
     Local,
     /// A hash table in device memory.
     Global,
+    /// The same for rows that were parted by their keys' hashes before.
+    Partitioned,
 }
 
 impl Strategy {
@@ -121,6 +136,7 @@ impl Strategy {
             Strategy::Dense => "dense",
             Strategy::Local => "local",
             Strategy::Global => "global",
+            Strategy::Partitioned => "partitioned",
         }
     }
 }
@@ -265,14 +281,32 @@ pub async fn group_by(
     let columns = column_shapes(&columns_used(program, by), [segment])?;
     check_tables(exprs(program, by), [segment])?;
     let caps = Arc::clone(scope.context.caps());
+    // Of rows that were parted, only those that are selected are visited.
+    let unselected = Program { selection: None, params: program.params.clone() };
+    let (selecting, selected_columns) = (program, column_shapes(&columns_used(&unselected, by), [segment])?);
+    let mut order = None;
     let mut hint = hint.clone();
     let mut reruns = 0;
     loop {
-        let plan = Plan::build(&caps, program, by, &columns, segment.rows, &hint)?;
-        let launch = Launch::prepare(scope, program, by, segment, plan).await?;
+        let plan = Plan::build(&caps, program, by, &columns, segment.rows, &hint, false)?;
+        let (mut program, mut plan) = (program, plan);
+        if plan.wants_order(segment.rows, &hint, &caps) {
+            plan = Plan::build(&caps, &unselected, by, &selected_columns, segment.rows, &hint, true)?;
+            program = &unselected;
+            if order.is_none() {
+                let bytes = plan.ordered_bytes();
+                order = Some(partition(scope, selecting, &by.keys, segment, bytes, ordered::SEED).await?);
+            }
+        }
+        let order = order.as_ref().filter(|_| plan.choice.mode.ordered);
+        let launch = Launch::prepare(scope, program, by, segment, plan, order).await?;
         match launch.run(&hint).await? {
             Ok(result) => return Ok(GroupResult { reruns: reruns + result.reruns, ..result }),
             Err(Surprise::Keys) => hint.ranges.clear(),
+            Err(Surprise::TooManyGroups) => {
+                hint.groups = Some(segment.rows);
+                hint.partitioned = Some(true);
+            }
             Err(Surprise::Floats { groups, met }) => {
                 hint.groups = hint.groups.max(Some(groups));
                 hint.sums.union(&met);
@@ -312,7 +346,22 @@ pub fn group_by_shaders(
     const ROWS: usize = 1 << 19;
     let used = columns_used(program, by);
     let columns: Vec<ColumnShape> = columns.iter().filter(|c| used.contains(&c.index)).copied().collect();
-    Ok(Plan::build(caps, program, by, &columns, ROWS, hint)?.shaders())
+    let plan = Plan::build(caps, program, by, &columns, ROWS, hint, false)?;
+    if !plan.wants_order(ROWS, hint, caps) {
+        return Ok(plan.shaders());
+    }
+    let unselected = Program { selection: None, params: program.params.clone() };
+    let selected: Vec<ColumnShape> = {
+        let used = columns_used(&unselected, by);
+        columns.iter().filter(|c| used.contains(&c.index)).copied().collect()
+    };
+    let keyed: Vec<ColumnShape> = {
+        let mut used = columns_of(by.keys.iter().filter_map(GroupKey::expr).chain(&program.selection));
+        used.extend(by.keys.iter().filter_map(GroupKey::codes));
+        columns.iter().filter(|c| used.contains(&c.index)).copied().collect()
+    };
+    let ordered = Plan::build(caps, &unselected, by, &selected, ROWS, hint, true)?.shaders();
+    Ok(ordered.into_iter().chain(partition_shaders(caps, program, &by.keys, &keyed)?).collect())
 }
 
 fn exprs<'a>(program: &'a Program, by: &'a GroupBy) -> impl Iterator<Item = &'a Arc<Expr>> {
@@ -323,9 +372,6 @@ fn exprs<'a>(program: &'a Program, by: &'a GroupBy) -> impl Iterator<Item = &'a 
 
 fn columns_used(program: &Program, by: &GroupBy) -> BTreeSet<usize> {
     let mut columns = columns_of(exprs(program, by));
-    columns.extend(by.keys.iter().filter_map(|key| match key {
-        GroupKey::Codes(index) => Some(*index),
-        GroupKey::Value(_) => None,
-    }));
+    columns.extend(by.keys.iter().filter_map(GroupKey::codes));
     columns
 }

@@ -34,6 +34,8 @@ use hash::HashPlan;
 pub const PARTS: usize = 256;
 /// Storage buffers that a pass binds.
 pub(crate) const BINDINGS: u32 = 8;
+/// Bytes of workgroup memory that a pass takes.
+pub(crate) const WORKGROUP_BYTES: u32 = (8 + 1) * 4 * PARTS as u32;
 /// Keys of a tile: at least, and in what steps.
 const TILE: u32 = 4096;
 const TILE_STEP: u32 = 1024;
@@ -78,10 +80,7 @@ pub async fn partition(
 ) -> GpuResult<Partitions> {
     let exprs = || keys.iter().filter_map(GroupKey::expr).chain(&program.selection);
     let mut used = columns_of(exprs());
-    used.extend(keys.iter().filter_map(|key| match key {
-        GroupKey::Codes(index) => Some(*index),
-        GroupKey::Value(_) => None,
-    }));
+    used.extend(keys.iter().filter_map(GroupKey::codes));
     let columns = column_shapes(&used, [segment])?;
     check_tables(exprs(), [segment])?;
     let caps = scope.context.caps();

@@ -337,6 +337,9 @@ impl<'a> Builder<'a> {
         let mut bindings = Bindings::new(columns)?;
         bindings.own(BindingKind::Storage, "table", "atomic<u32>");
         bindings.own(BindingKind::Storage, "status", "atomic<u32>");
+        if choice.mode.ordered {
+            bindings.own(BindingKind::ReadOnlyStorage, "ids", "u32");
+        }
         let again = again(program, &by.keys, columns, &self.functions, &mut self.emitter)?;
         let loads = Loads::new(columns);
         let mut statements = self.emitter.body.clone();

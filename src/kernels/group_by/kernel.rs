@@ -70,9 +70,12 @@ impl Body<'_> {
         if !self.sums.is_empty() {
             text.push_str(MEET);
         }
+        if self.mode.ordered {
+            text.push_str("var<private> alike: u32;\n");
+        }
         text.push_str(&match self.mode.direct {
             true => direct(self.keys) + &place_directly(self.stride),
-            false => find(self.keys, self.stride),
+            false => find(self.keys, self.stride, self.mode.ordered),
         });
         self.memory_functions(&mut text, self.table());
         if self.mode.local != Local::None {
@@ -84,7 +87,7 @@ impl Body<'_> {
             self.memory_functions(&mut text, self.local());
             if self.mode.local == Local::Cache {
                 text.push_str("var<private> credit: u32;\n");
-                text.push_str(&find_local(self.keys, self.local_slots));
+                text.push_str(&find_local(self.keys, self.local_slots, self.mode.ordered));
             }
         }
         let _ = writeln!(text, "fn row(i: u32, live: bool{}) {{\n{}", loads.parameters()?, self.statements);
@@ -179,7 +182,6 @@ impl Body<'_> {
     /// The entry point. Loads of an iteration come first, so that they are in flight together; the loop ends early where the
     /// attempt has failed.
     pub fn entry(&self, loads: &Loads<'_>, param_loads: &str) -> String {
-        let tile = self.threads * self.unroll;
         let mut text = ENTRY.replace("(256)", &format!("({})", self.threads));
         text.push_str(&loads.masks());
         text.push_str(param_loads);
@@ -201,25 +203,38 @@ impl Body<'_> {
                 text.push_str("    credit = 16u;\n");
             }
         }
-        let _ = writeln!(
-            text,
-            "    let last = rows - 1u;\n    for (var base = group * {tile}u; base < rows; base += groups * {tile}u) {{"
-        );
-        for u in 0..self.unroll {
+        let failed = format!("(atomicLoad(&status[0]) & {}u) != 0u", status::FAILED);
+        let flush = if self.mode.local == Local::None { String::new() } else { self.flush(&failed) };
+        let tile = self.threads * self.unroll;
+        if self.mode.ordered {
+            // A window of the order at a time.
+            let behind = digits + self.sums.len();
+            let credit = if self.mode.local == Local::Cache { "        credit = 32u;\n" } else { "" };
             let _ = writeln!(
                 text,
-                "        let i{u} = base + l + {}u;\n        let j{u} = min(i{u}, last);",
-                u * self.threads
+                "    let first = args[args[7] + {behind}u];
+    let window = args[args[7] + {}u];
+    alike = args[args[7] + {}u];
+    for (var start = first + group * window; start < rows; start += groups * window) {{
+{credit}        let end = min(start + window, rows);
+        let last = end - 1u;
+        for (var base = start; base < end; base += {tile}u) {{",
+                behind + 1,
+                behind + 2,
             );
-            text.push_str(&loads.statements(&format!("j{u}"), &format!("_{u}"), "        "));
-        }
-        for u in 0..self.unroll {
-            let _ = writeln!(text, "        row(j{u}, i{u} < rows{});", loads.arguments(&format!("_{u}")));
-        }
-        let failed = format!("(atomicLoad(&status[0]) & {}u) != 0u", status::FAILED);
-        let _ = writeln!(text, "        if ({failed}) {{\n            break;\n        }}\n    }}");
-        if self.mode.local != Local::None {
-            text.push_str(&self.flush(&failed));
+            text.push_str(&self.rows(loads, "end", "ids[min(i, last)]", &failed));
+            text.push_str("        }\n");
+            text.push_str(&flush);
+            text.push_str("    }\n");
+        } else {
+            let _ = writeln!(
+                text,
+                "    let last = rows - 1u;
+    for (var base = group * {tile}u; base < rows; base += groups * {tile}u) {{"
+            );
+            text.push_str(&self.rows(loads, "rows", "min(i, last)", &failed));
+            text.push_str("    }\n");
+            text.push_str(&flush);
         }
         text.push_str("    if (state != 0u) {\n        atomicOr(&status[0], state);\n    }\n");
         (0..self.sums.len()).for_each(|number| text.push_str(&note_limbs(number)));
@@ -227,7 +242,26 @@ impl Body<'_> {
         text
     }
 
-    /// Statements that move the workgroup's table into the table.
+    /// Statements that load and add the rows of an iteration, of which there are some up to `end`; `row` is the row of place `i`.
+    fn rows(&self, loads: &Loads<'_>, end: &str, row: &str, failed: &str) -> String {
+        let mut text = String::new();
+        for u in 0..self.unroll {
+            let row = row.replace("(i,", &format!("(i{u},"));
+            let _ = writeln!(
+                text,
+                "        let i{u} = base + l + {}u;\n        let j{u} = {row};",
+                u * self.threads
+            );
+            text.push_str(&loads.statements(&format!("j{u}"), &format!("_{u}"), "        "));
+        }
+        for u in 0..self.unroll {
+            let _ = writeln!(text, "        row(j{u}, i{u} < {end}{});", loads.arguments(&format!("_{u}")));
+        }
+        let _ = writeln!(text, "        if ({failed}) {{\n            break;\n        }}");
+        text
+    }
+
+    /// Statements that move the workgroup's table into the table; of ordered rows, it is empty then.
     fn flush(&self, failed: &str) -> String {
         let (slots, threads) = (self.local_slots, self.threads);
         let mut text = String::from("    workgroupBarrier();\n");
@@ -261,11 +295,28 @@ impl Body<'_> {
             let at = place(owner - 1u, key, hash(key, args[4]));
             if (at != {NONE}) {{
 {}            }}
-        }}
+{}        }}
     }}",
-            self.merged(self.table(), "at", "other")
+            self.merged(self.table(), "at", "other"),
+            if self.mode.ordered { self.emptied() } else { String::new() },
         );
+        if self.mode.ordered {
+            text.push_str("    workgroupBarrier();\n");
+        }
         text
+    }
+
+    /// Statements that empty the slot `other` of the workgroup's table.
+    fn emptied(&self) -> String {
+        let words = self.accumulators.iter().map(|acc| acc.fold.words()).sum::<u32>();
+        let planes = local_head(self.mode.local, self.keys) + words;
+        format!(
+            "            for (var w = 0u; w < {planes}u; w++) {{
+                atomicStore(&local[other + w * {}u], 0u);
+            }}
+",
+            self.local_slots
+        )
     }
 
     fn merged(&self, memory: Memory, to: &str, from: &str) -> String {

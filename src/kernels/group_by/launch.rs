@@ -8,6 +8,7 @@ use crate::error::{GpuError, GpuResult};
 use crate::kernels::launch::{
     Grid, allocate, argument_slices, bind, bind_slices, check_bindings, dispatch, pack, plan_grid,
 };
+use crate::kernels::partition::{Partitions, partition_bytes};
 use crate::kernels::program::{Program, Segment};
 use crate::kernels::select::{SCAN_BLOCK, SCAN_COST, scan_shader};
 use crate::kernels::shader::{WORKGROUP, argument_block, argument_words};
@@ -17,16 +18,18 @@ use crate::memory::{BufferSlice, DeviceCaps, LaunchScope, Pipeline, download, do
 use super::accumulate::Fold;
 use super::finish::{Accumulated, Regions, TILE, TILE_COST, count_shader, result_words};
 use super::float::{Window, read_limbs};
+use super::kernel::local_head;
+use super::ordered::{self, View};
 use super::plan::{Kernel, Plan, status};
 use super::strategy::{Direct, Local, Mode, Shared};
 use super::{FloatFlags, GroupBy, GroupHint, GroupResult, LimbRange, Strategy, SummedFloats, exprs};
 
 /// Groups that a segment is taken to have when nothing is known.
-const DEFAULT_GROUPS: usize = 1 << 15;
+pub(super) const DEFAULT_GROUPS: usize = 1 << 15;
 /// Slots of the smallest table.
 const MIN_SLOTS: u64 = 256;
 /// How much a table grows that was too small.
-const GROWTH: u64 = 16;
+pub(super) const GROWTH: u64 = 16;
 /// Result bytes up to which a table-sized result is read back at once instead of waiting for the number of groups.
 const ONE_WAIT_BYTES: u64 = 4 << 20;
 /// Slots that a row tries before a table that can grow counts as full.
@@ -36,20 +39,35 @@ const MAX_TRIES: u32 = 1024;
 
 /// A grouping whose kernels are compiled.
 pub(super) struct Launch<'a> {
-    scope: &'a LaunchScope,
+    pub scope: &'a LaunchScope,
     caps: Arc<DeviceCaps>,
     program: &'a Program,
-    by: &'a GroupBy,
+    pub by: &'a GroupBy,
     segment: &'a Segment,
     plan: Plan,
+    /// The order in which the rows come, if they have one.
+    order: Option<&'a Partitions>,
     accumulate: Arc<Pipeline>,
     count: Arc<Pipeline>,
     scan: Arc<Pipeline>,
     gather: Arc<Pipeline>,
 }
 
+/// What an attempt is to do.
+#[derive(Clone, Copy)]
+pub(super) struct Attempted {
+    /// Slots of the table.
+    pub slots: u64,
+    /// No larger table comes after it.
+    pub last: bool,
+    /// What hashes begin with.
+    pub seed: u32,
+    /// Which of the ordered rows; without an order, all rows.
+    pub view: Option<View>,
+}
+
 /// How an attempt ended.
-enum Attempt {
+pub(super) enum Attempt {
     Done(GroupResult),
     /// The table was too small.
     Full,
@@ -61,6 +79,8 @@ enum Attempt {
 pub(super) enum Surprise {
     /// A key lay outside of its range.
     Keys,
+    /// No table that can be bound holds all groups.
+    TooManyGroups,
     /// Floats lay outside of their windows: what they were like, and how many groups there are.
     Floats { groups: usize, met: SummedFloats },
 }
@@ -87,7 +107,7 @@ struct Table {
 }
 
 /// Smallest power of two of slots for so many groups: half of them stay free.
-fn slots_for(groups: usize) -> u64 {
+pub(super) fn slots_for(groups: usize) -> u64 {
     (groups as u64).saturating_mul(2).next_power_of_two().max(MIN_SLOTS)
 }
 
@@ -98,6 +118,7 @@ impl<'a> Launch<'a> {
         by: &'a GroupBy,
         segment: &'a Segment,
         plan: Plan,
+        order: Option<&'a Partitions>,
     ) -> GpuResult<Launch<'a>> {
         let caps = Arc::clone(scope.context.caps());
         for kernel in [&plan.accumulate, &plan.gather] {
@@ -108,11 +129,14 @@ impl<'a> Launch<'a> {
         let count = compile(count_shader()).await?;
         let scan = compile(scan_shader()).await?;
         let gather = compile(plan.gather.shader.clone()).await?;
-        Ok(Launch { scope, caps, program, by, segment, plan, accumulate, count, scan, gather })
+        Ok(Launch { scope, caps, program, by, segment, plan, order, accumulate, count, scan, gather })
     }
 
     /// Groups with growing tables until one is large enough, unless the hint is not so.
     pub async fn run(self, hint: &GroupHint) -> GpuResult<Result<GroupResult, Surprise>> {
+        if let Some(order) = self.order {
+            return self.run_ordered(order, hint).await;
+        }
         let rows = self.segment.rows;
         let direct = self.plan.choice.direct.as_ref().map(|direct| u64::from(direct.slots));
         let most = direct.unwrap_or(slots_for(rows).min(self.largest()?));
@@ -121,25 +145,26 @@ impl<'a> Launch<'a> {
         let mut reruns = 0;
         loop {
             let last = slots == most;
-            match self.attempt(slots, last, reruns).await? {
+            match self.attempt(Attempted { slots, last, seed: reruns, view: None }).await? {
                 Attempt::Done(result) => return Ok(Ok(GroupResult { reruns, ..result })),
                 Attempt::Again(surprise) => return Ok(Err(surprise)),
-                Attempt::Full if last => {
-                    // Either the largest table that can be bound holds too few groups, or keys collide beyond reason.
-                    let limit = most.saturating_mul(self.record_bytes());
-                    let need = slots_for(rows).saturating_mul(self.record_bytes()).max(limit + 1);
-                    return Err(GpuError::Limit {
-                        what: "bytes of a table of groups",
-                        need,
-                        limit,
-                        by_rows: true,
-                    });
+                // Tables that are made one after the other may hold them all.
+                Attempt::Full if last && most < slots_for(rows) && ordered::can(rows, hint, &self.caps) => {
+                    return Ok(Err(Surprise::TooManyGroups));
                 }
+                Attempt::Full if last => return Err(self.too_many(most)),
                 Attempt::Full => {}
             }
             slots = slots.saturating_mul(GROWTH).min(most);
             reruns += 1;
         }
+    }
+
+    /// Either the largest table that can be bound, of `most` slots, holds too few groups, or keys collide beyond reason.
+    pub fn too_many(&self, most: u64) -> GpuError {
+        let limit = most.saturating_mul(self.record_bytes());
+        let need = slots_for(self.segment.rows).saturating_mul(self.record_bytes()).max(limit + 1);
+        GpuError::Limit { what: "bytes of a table of groups", need, limit, by_rows: true }
     }
 
     fn status_bytes(&self) -> u64 {
@@ -151,7 +176,7 @@ impl<'a> Launch<'a> {
     }
 
     /// Slots of the largest table that can be bound.
-    fn largest(&self) -> GpuResult<u64> {
+    pub fn largest(&self) -> GpuResult<u64> {
         let slots = self.caps.max_binding_bytes / self.record_bytes();
         if slots < MIN_SLOTS {
             let (need, limit) = (MIN_SLOTS * self.record_bytes(), self.caps.max_binding_bytes);
@@ -165,11 +190,12 @@ impl<'a> Launch<'a> {
         Ok(1 << slots.ilog2())
     }
 
-    /// One attempt with a table of so many slots.
-    async fn attempt(&self, slots: u64, last: bool, seed: u32) -> GpuResult<Attempt> {
-        let table = self.table(slots)?;
+    /// One attempt with one table.
+    pub async fn attempt(&self, attempted: Attempted) -> GpuResult<Attempt> {
+        let table = self.table(attempted.slots)?;
         let words = result_words(&self.plan.keys, &self.plan.accumulators);
-        let most = slots.min(self.segment.rows as u64);
+        let rows = attempted.view.map_or(self.segment.rows as u64, |view| u64::from(view.end - view.first));
+        let most = attempted.slots.min(rows);
         let one_wait = most * u64::from(words) * 4 <= ONE_WAIT_BYTES;
         let context = &self.scope.context;
         let mut timer = self.scope.timer();
@@ -178,7 +204,7 @@ impl<'a> Launch<'a> {
         for slice in [&table.records, &table.status, &table.block_offsets] {
             encoder.clear_buffer(slice.buffer.raw(), slice.offset, Some(slice.len));
         }
-        self.accumulate(&mut encoder, &mut timer, &table, last, seed, &mut keep)?;
+        self.accumulate(&mut encoder, &mut timer, &table, attempted, &mut keep)?;
         self.count(&mut timer.pass(&mut encoder, "group_count"), &table, &mut keep)?;
         let mut cap = most as u32;
         let mut before = None;
@@ -296,10 +322,32 @@ impl<'a> Launch<'a> {
 
     fn strategy(&self) -> Strategy {
         match self.plan.choice.mode {
+            Mode { ordered: true, .. } => Strategy::Partitioned,
             Mode { local: Local::Direct, .. } => Strategy::Direct,
             Mode { direct: true, .. } => Strategy::Dense,
             Mode { local: Local::Cache, .. } => Strategy::Local,
             Mode { local: Local::None, .. } => Strategy::Global,
+        }
+    }
+
+    /// Rows that a workgroup has in flight.
+    fn tile(&self) -> u32 {
+        self.plan.choice.threads() * self.plan.unroll
+    }
+
+    /// Words of a slot of a workgroup's table.
+    fn planes(&self) -> u32 {
+        let words = self.plan.accumulators.iter().map(|acc| acc.fold.words()).sum::<u32>();
+        local_head(self.plan.choice.mode.local, &self.plan.keys) + words
+    }
+
+    /// Rows of a window of the order, where `rows` rows have `groups` groups.
+    pub fn window(&self, rows: usize, groups: usize) -> u32 {
+        // Where loops are short, what they may cost was planned for this many.
+        let most = if self.caps.loop_budget == u32::MAX { 1 << 16 } else { self.tile() };
+        match self.plan.choice.shared {
+            None => (4 * self.tile()).min(most),
+            Some(Shared { slots, threads, .. }) => ordered::window(rows, groups, slots, threads, most),
         }
     }
 
@@ -330,8 +378,7 @@ impl<'a> Launch<'a> {
         encoder: &mut wgpu::CommandEncoder,
         timer: &mut crate::memory::PassTimer,
         table: &Table,
-        last: bool,
-        seed: u32,
+        Attempted { last, seed, view, .. }: Attempted,
         keep: &mut Vec<BufferSlice>,
     ) -> GpuResult<()> {
         let (tries, fights) = self.bounds(last);
@@ -342,22 +389,35 @@ impl<'a> Launch<'a> {
             _ => shared.copies,
         };
         let both = tries | (shared.tries << 16);
-        let own = [self.segment.rows as u32, (table.slots - 1) as u32, both, seed, fights, local];
-        // Digits of computed slots, then bases of windows.
+        let rows = view.map_or(self.segment.rows as u32, |view| view.end);
+        let own = [rows, (table.slots - 1) as u32, both, seed, fights, local];
+        // Digits of computed slots, then bases of windows, then which rows of the order.
         let mut behind = choice.direct.as_ref().map(Direct::words).unwrap_or_default();
         behind.extend(self.plan.sums.iter().map(|window| window.base));
+        behind.extend(view.iter().flat_map(|view| [view.first, view.window, view.bits]));
         let args = self.arguments(&self.plan.accumulate, &own, &behind)?;
         let pack = pack(self.scope, encoder, &self.plan.accumulate.columns, self.segment)?;
-        let own: Vec<&BufferSlice> = pack.iter().chain([&table.records, &table.status]).collect();
+        let order = self.order.map(|order| &order.rows);
+        let own: Vec<&BufferSlice> =
+            pack.iter().chain([&table.records, &table.status]).chain(order).collect();
         let group =
             bind(self.scope, &self.accumulate, &self.plan.accumulate.slots, self.segment, &args, &own)?;
-        let steps = (self.segment.rows as u32).div_ceil(choice.threads() * self.plan.unroll);
+        let (rows, step) = match view {
+            None => (self.segment.rows as u32, self.tile()),
+            Some(view) => (view.end - view.first, view.window),
+        };
+        let rounds = step.div_ceil(self.tile());
         // Copies of a slot join in as many phases as the number of copies has bits.
         let phases = shared.copies.ilog2() * (1 + self.flushed() * (1 + self.cost(1, 0, fights)));
         let flush = self.cost(self.flushed(), tries, fights);
-        let cost = 1 + self.cost(self.plan.unroll, tries, fights);
+        let added = rounds.saturating_mul(1 + self.cost(self.plan.unroll, tries, fights));
         let fill = (self.caps.reduce_workgroups * WORKGROUP / choice.threads()).max(1);
-        let grid = plan_grid(steps, fill, cost, 8 + phases + flush, u32::MAX, &self.caps)?;
+        // A workgroup's table is written out at the end, or after each window.
+        let (cost, reserve) = match view {
+            None => (added, 8 + phases + flush),
+            Some(_) => (added.saturating_add(1 + flush + self.flushed() * self.planes()), 8),
+        };
+        let grid = plan_grid(rows.div_ceil(step), fill, cost, reserve, u32::MAX, &self.caps)?;
         let mut pass = timer.pass(encoder, "group_by");
         dispatch(self.scope, &mut pass, &self.accumulate, &group, grid);
         drop(pass);
@@ -491,7 +551,13 @@ pub fn group_by_bytes(program: &Program, by: &GroupBy, rows: usize, hint: &Group
     let arguments = argument_words(columns, program.params.len(), tables) as u64;
     let arguments = arguments + (4 * by.keys.len() + by.aggregates.len()) as u64;
     let status = 4 * (status::LIMBS_AT + 2 * by.aggregates.len()) as u64;
+    let order = match hint.partitioned {
+        Some(false) => 0,
+        None if slots_for(groups).saturating_mul(4 * record) <= ordered::CACHED_BYTES => 0,
+        _ => partition_bytes(rows, 2),
+    };
     class(slots.saturating_mul(4 * record))
+        .saturating_add(order)
         .saturating_add(4 * class(4 * tiles))
         .saturating_add(class(result).saturating_mul(2))
         .saturating_add(class(TIMESTAMPS) * 2 + 2 * class(status))

@@ -12,7 +12,8 @@ use super::finish::count_shader;
 use super::float::Window;
 use super::kernel::head;
 use super::keys::Keys;
-use super::strategy::{Choice, choose};
+use super::ordered;
+use super::strategy::{Choice, Local, choose, choose_ordered};
 use super::{GroupBy, GroupHint};
 
 /// Buffers that a kernel binds beside arguments, columns and look-up tables, at most.
@@ -64,7 +65,7 @@ pub(super) struct Kernel {
 #[derive(Debug)]
 pub(super) struct Plan {
     pub choice: Choice,
-    /// Its own buffers: table, status.
+    /// Its own buffers: table, status, and the order of the rows, where they have one.
     pub accumulate: Kernel,
     /// Its own buffers: table, tile offsets, block offsets, result.
     pub gather: Kernel,
@@ -85,6 +86,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
+    /// The plan for rows that come as they lie or, if `ordered`, in the order of their hashes.
     pub fn build(
         caps: &DeviceCaps,
         program: &Program,
@@ -92,10 +94,13 @@ impl Plan {
         columns: &[ColumnShape],
         rows: usize,
         hint: &GroupHint,
+        ordered: bool,
     ) -> GpuResult<Plan> {
-        let all = fitted(columns.to_vec(), 2, caps.max_storage_buffers);
+        let own = if ordered { 3 } else { 2 };
+        let all = fitted(columns.to_vec(), own, caps.max_storage_buffers);
         let mut builder = Builder::new(program, &all, &hint.sums);
         let parts = builder.parts(program, by)?;
+        let choose = if ordered { choose_ordered } else { choose };
         let choice = choose(&parts.keys, builder.words, rows, hint, caps);
         let table = Memory::Table { head: head(choice.mode, &parts.keys) };
         let stride = stride(head(choice.mode, &parts.keys) + builder.words);
@@ -122,6 +127,18 @@ impl Plan {
             sums,
             additions,
         })
+    }
+
+    /// Whether rows are to be visited in the order of their hashes.
+    pub fn wants_order(&self, rows: usize, hint: &GroupHint, caps: &DeviceCaps) -> bool {
+        !self.choice.mode.direct
+            && self.choice.mode.local != Local::Direct
+            && ordered::pays(u64::from(self.stride) * 4, rows, hint, caps)
+    }
+
+    /// Bytes of their hashes by which they are ordered.
+    pub fn ordered_bytes(&self) -> u32 {
+        ordered::bytes(self.choice.shared.is_some())
     }
 
     /// Every shader of the launch.

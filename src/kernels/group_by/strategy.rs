@@ -7,6 +7,7 @@ use crate::memory::DeviceCaps;
 
 use super::kernel::local_head;
 use super::keys::{KeyField, Keys};
+use super::ordered;
 use super::{GroupHint, KeyRange};
 
 /// How a kernel finds a row's group. Shapes the shader.
@@ -16,6 +17,8 @@ pub(super) struct Mode {
     pub direct: bool,
     /// What each workgroup gathers in first.
     pub local: Local,
+    /// Rows come in the order of their hashes, whose top bits are the slot.
+    pub ordered: bool,
 }
 
 /// A workgroup's own table.
@@ -174,13 +177,31 @@ impl Choice {
     }
 }
 
+/// The mode for rows that come in the order of their hashes.
+pub(super) fn choose_ordered(
+    keys: &Keys,
+    words: u32,
+    rows: usize,
+    hint: &GroupHint,
+    caps: &DeviceCaps,
+) -> Choice {
+    let words = local_head(Local::Cache, keys) + words;
+    let tiers = TIERS.get(..3).unwrap_or_default();
+    let shared =
+        tiers.iter().rev().find_map(|tier| Shared::among(std::slice::from_ref(tier), 0, words, caps));
+    let shared = shared.filter(|_| ordered::gathers(rows, hint));
+    let local = if shared.is_some() { Local::Cache } else { Local::None };
+    let mode = Mode { direct: false, local, ordered: true };
+    Choice { mode, direct: None, shared: shared.map(|shared| Shared { tries: TRIES[0], ..shared }) }
+}
+
 /// The mode for keys of `keys` and accumulators of `words` words.
 pub(super) fn choose(keys: &Keys, words: u32, rows: usize, hint: &GroupHint, caps: &DeviceCaps) -> Choice {
     let direct = Direct::new(keys, hint);
     if let Some(direct) = &direct
         && let Some(shared) = Shared::holding(direct.slots, local_head(Local::Direct, keys) + words, caps)
     {
-        let mode = Mode { direct: true, local: Local::Direct };
+        let mode = Mode { direct: true, local: Local::Direct, ordered: false };
         let shared = Some(shared.copied(direct.slots));
         return Choice { mode, direct: Some(direct.clone()), shared };
     }
@@ -195,7 +216,7 @@ pub(super) fn choose(keys: &Keys, words: u32, rows: usize, hint: &GroupHint, cap
         None => Some(Shared { tries: unknown, ..holding(UNKNOWN_SLOTS).or_else(|| holding(0))? }),
     });
     let local = if shared.is_some() { Local::Cache } else { Local::None };
-    Choice { mode: Mode { direct: direct.is_some(), local }, direct, shared }
+    Choice { mode: Mode { direct: direct.is_some(), local, ordered: false }, direct, shared }
 }
 
 /// Range of a key: what the type has, or what is said.

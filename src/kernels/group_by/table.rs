@@ -12,8 +12,10 @@ use super::plan::status;
 pub(super) const NONE: &str = "0xffffffffu";
 
 /// The function that gives the record of a row's group in `table`, searched, a new one if need be. Arguments: 2 = slots - 1, lower half of 3 = slots
-/// to try. The keys' words lie behind the owner, each with 1 added so that 0 says that it was not written yet.
-pub(super) fn find(keys: &Keys, stride: u32) -> String {
+/// to try. The keys' words lie behind the owner, each with 1 added so that 0 says that it was not written yet. Of ordered rows, the top bits of
+/// a hash are the slot, behind those that all rows have alike.
+pub(super) fn find(keys: &Keys, stride: u32, ordered: bool) -> String {
+    let slot = if ordered { "(h << alike) >> countLeadingZeros(mask)" } else { "h & mask" };
     let stored = keys.stored_words();
     let mut claim = String::new();
     let mut known = vec![];
@@ -40,7 +42,7 @@ pub(super) fn find(keys: &Keys, stride: u32) -> String {
         "
 fn place(i: u32, key: Key, h: u32) -> u32 {{
     let mask = args[2];
-    var slot = h & mask;
+    var slot = {slot};
     for (var n = 0u; n < (args[3] & 0xffffu); n++) {{
         let at = slot * {stride}u;
         var owner = atomicLoad(&table[at]);
@@ -72,7 +74,9 @@ fn place(i: u32, key: Key, h: u32) -> u32 {{
 /// argument 3: slots to try. A slot is claimed by the first word that it holds of its key (all words
 /// where they are few, else a hash); what else it holds is written after, and whoever comes in between looks further: groups that lie
 /// here twice meet in `table`.
-pub(super) fn find_local(keys: &Keys, slots: u32) -> String {
+pub(super) fn find_local(keys: &Keys, slots: u32, ordered: bool) -> String {
+    // Neighbours in the order have the same top bits.
+    let bits = if ordered { "(h & 0xffffu)" } else { "(h >> 16u)" };
     let words = keys.local_words();
     let (mut marks, mut claim) = (String::new(), String::new());
     let (mut zero, mut equal) = (vec![], vec!["(found == m0)".to_owned()]);
@@ -106,7 +110,7 @@ fn find_local(i: u32, key: Key, h: u32) -> u32 {{
 {marks}    if ({}) {{
         return {NONE};
     }}
-    var slot = ((h >> 16u) * slots) >> 16u;
+    var slot = ({bits} * slots) >> 16u;
     for (var n = 0u; n < (args[3] >> 16u); n++) {{
         let at = slot;
         var found = atomicLoad(&local[at + {slots}u]);

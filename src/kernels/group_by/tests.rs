@@ -19,6 +19,7 @@ use ValueType::*;
 
 mod floats;
 mod limits;
+mod ordered;
 mod shapes;
 
 fn agg(kind: AggregateKind, arg: Arc<Expr>) -> AggregateSpec {

@@ -50,6 +50,8 @@ fn shaders_are_valid() {
     let hints = [
         GroupHint::default(),
         groups(1 << 24),
+        GroupHint { partitioned: Some(true), ..groups(1 << 20) },
+        GroupHint { partitioned: Some(true), ..GroupHint::default() },
         GroupHint { ranges: vec![range; 4], ..GroupHint::default() },
         GroupHint {
             groups: Some(1 << 20),

@@ -51,7 +51,12 @@ impl Learned {
             let learned = || self.keys.get(at).filter(|key| key.surprises <= MOST_SURPRISES)?.range;
             known(key, batch).or_else(learned)
         });
-        GroupHint { groups: self.groups, ranges: ranges.collect(), sums: self.sums.clone() }
+        GroupHint {
+            groups: self.groups,
+            ranges: ranges.collect(),
+            sums: self.sums.clone(),
+            partitioned: None,
+        }
     }
 }
 
