@@ -6,7 +6,7 @@ use crate::error::{GpuError, GpuResult};
 use crate::memory::{BufferKind, BufferSlice, DeviceCaps, LaunchScope, Pipeline};
 
 use super::program::{ColumnShape, Segment};
-use super::shader::{Slot, is_packed, places};
+use super::shader::{ArgumentBlock, Slot, is_packed, places};
 
 /// Workgroups of a dispatch in its three dimensions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,11 +72,35 @@ pub(crate) fn plan_grid(
 /// Bytes of argument blocks that share a buffer, at most; a longer block has one of its own.
 const SHARED_ARGUMENT_BYTES: usize = 64 << 10;
 
-/// Puts argument blocks into device buffers; one slice each.
+/// Puts argument blocks into device buffers, with a copy of the tables behind those that have some; one slice each.
 ///
 /// # Errors
-/// [`GpuError::Limit`] for a block that is longer than [`LaunchScope::params`] takes, and those of allocation.
-pub(crate) fn argument_slices(scope: &LaunchScope, blocks: &[Vec<u8>]) -> GpuResult<Vec<BufferSlice>> {
+/// Those of [`LaunchScope::params`], and of allocation and submission.
+pub(crate) fn argument_slices(scope: &LaunchScope, blocks: &[ArgumentBlock]) -> GpuResult<Vec<BufferSlice>> {
+    let bytes: Vec<Vec<u8>> = blocks.iter().map(ArgumentBlock::bytes).collect();
+    let mut slices = short_slices(scope, &bytes)?;
+    if blocks.iter().all(|block| block.tables.is_none()) {
+        return Ok(slices);
+    }
+    let mut encoder = scope.context.device().create_command_encoder(&Default::default());
+    let mut copied = vec![];
+    for (slice, block) in slices.iter_mut().zip(blocks) {
+        let Some(tables) = &block.tables else { continue };
+        let whole = allocate(scope, "arguments and tables", slice.len + tables.len)?;
+        let mut end = whole.offset;
+        for part in [&*slice, tables] {
+            encoder.copy_buffer_to_buffer(part.buffer.raw(), part.offset, whole.buffer.raw(), end, part.len);
+            end += part.len;
+        }
+        copied.push(std::mem::replace(slice, whole));
+    }
+    scope.context.submit_ahead(encoder)?;
+    // They go back to the pool only now: whoever takes them there submits later.
+    drop(copied);
+    Ok(slices)
+}
+
+fn short_slices(scope: &LaunchScope, blocks: &[Vec<u8>]) -> GpuResult<Vec<BufferSlice>> {
     let alignment = (scope.context.caps().offset_alignment as usize).max(16);
     let mut slices = Vec::with_capacity(blocks.len());
     let mut next = 0;
@@ -167,7 +191,6 @@ pub(crate) fn bind(
             Slot::Values(index) => &segment.column(*index)?.values,
             // Word 0 of the arguments is all ones, and the segment's index mask keeps every read there.
             Slot::Validity(index) => segment.column(*index)?.validity.as_ref().unwrap_or(args),
-            Slot::Tables => segment.tables.words.as_ref().unwrap_or(args),
             Slot::Own(number) => own.get(*number).copied().ok_or_else(|| {
                 GpuError::Internal(format!("kernel {} lacks its buffer {number}", pipeline.name))
             })?,

@@ -27,7 +27,7 @@ use super::launch::{
 };
 use super::program::{ColumnShape, Program, Segment, check_tables, column_shapes, columns_of};
 use super::select::{SCAN_BLOCK, SCAN_COST, scan_shader};
-use super::shader::{WORKGROUP, argument_block};
+use super::shader::{ArgumentBlock, WORKGROUP, argument_block};
 use hash::HashPlan;
 
 /// Values of a digit.
@@ -285,11 +285,11 @@ impl<'a> Passes<'a> {
         encoder.clear_buffer(blocks.buffer.raw(), blocks.offset, Some(blocks.len));
         let given = u32::from(pass.rows.is_some()) | (u32::from(pass.keys_out.is_some()) << 1);
         let own = [
-            vec![0, pass.count, tiles.keys, tiles.tiles, pass.shift, pass.needed, given],
-            vec![0, counted, tiles.blocks, 0],
-            vec![0, tiles.blocks, 1, 0],
+            vec![pass.count, tiles.keys, tiles.tiles, pass.shift, pass.needed, given],
+            vec![counted, tiles.blocks, 0],
+            vec![tiles.blocks, 1, 0],
         ];
-        let args = argument_slices(scope, &own.map(|words: Vec<u32>| bytemuck::cast_slice(&words).to_vec()))?;
+        let args = argument_slices(scope, &own.map(|words| ArgumentBlock::own(&words)))?;
         let [keyed, first, second] = args.as_slice() else {
             return Err(GpuError::Internal("an argument block is missing".to_owned()));
         };

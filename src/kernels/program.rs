@@ -28,7 +28,7 @@ pub struct Segment {
     pub columns: Vec<Option<DeviceColumn>>,
     /// Rows.
     pub rows: usize,
-    /// Tables of [`Expr::Lookup`].
+    /// Tables of [`Expr::Lookup`] and [`Expr::InSorted`].
     pub tables: DeviceTables,
 }
 
@@ -109,8 +109,8 @@ pub fn columns_of<'a>(exprs: impl IntoIterator<Item = &'a Arc<Expr>>) -> BTreeSe
     columns
 }
 
-/// Tables that the expressions look up, each with the source column whose codes index it.
-pub fn tables_of<'a>(exprs: impl IntoIterator<Item = &'a Arc<Expr>>) -> BTreeMap<usize, usize> {
+/// Tables that the expressions read, each with the source column whose codes index it; lists have none.
+pub fn tables_of<'a>(exprs: impl IntoIterator<Item = &'a Arc<Expr>>) -> BTreeMap<usize, Option<usize>> {
     let mut tables = BTreeMap::new();
     for expr in exprs {
         expr.collect_tables(&mut tables);
@@ -118,7 +118,7 @@ pub fn tables_of<'a>(exprs: impl IntoIterator<Item = &'a Arc<Expr>>) -> BTreeMap
     tables
 }
 
-/// Holds that every segment has the tables that the expressions look up.
+/// Holds that every segment has the tables that the expressions read.
 ///
 /// # Errors
 /// [`GpuError::Internal`] for one that lacks some.
@@ -131,7 +131,7 @@ pub(crate) fn check_tables<'a, 'b>(
     if segments.into_iter().filter(|segment| segment.rows > 0).all(complete) {
         return Ok(());
     }
-    Err(GpuError::Internal(format!("look-up table {last} is not on the device")))
+    Err(GpuError::Internal(format!("table {last} is not on the device")))
 }
 
 /// One shape for each of `columns` that fits all non-empty segments, so that they share one kernel.

@@ -4,13 +4,15 @@
 //! validity bitmap, then what the kernel adds. Where an adapter binds too few buffers, the columns are copied into one, which
 //! is then the first that the kernel adds. Words of the argument block: 0 is all ones (it stands in for the
 //! validity of columns without nulls), 1..8 are the kernel's own (1 = rows), then one index mask for each nullable
-//! column (0 makes every read hit word 0), then the parameters.
+//! column (0 makes every read hit word 0), then the parameters, then where each table begins: look-up tables and lists, a copy of
+//! which lies behind the words of those kernels that read some. So they need no binding of their own.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
+use std::ops::Range;
 
 use crate::error::GpuResult;
-use crate::memory::{BindingKind, ColumnRepr, ShaderSource};
+use crate::memory::{BindingKind, BufferSlice, ColumnRepr, ShaderSource};
 
 use super::expr::{Emitter, INVALID_NAN, PARAM_WORDS, Scalar, ValueType, arg_load, element, fetch_index};
 use super::program::{ColumnShape, Segment};
@@ -39,8 +41,6 @@ pub(crate) enum Slot {
     Values(usize),
     /// Validity of a source column.
     Validity(usize),
-    /// Look-up tables of the segment.
-    Tables,
     /// The n-th buffer that the kernel adds.
     Own(usize),
 }
@@ -70,9 +70,6 @@ impl Bindings {
             if shape.nullable {
                 bindings.add(Slot::Validity(shape.index), read, &format!("m{at}"), "u32");
             }
-        }
-        if has_tables(columns) {
-            bindings.add(Slot::Tables, BindingKind::ReadOnlyStorage, "tables", "u32");
         }
         Ok(bindings)
     }
@@ -133,11 +130,6 @@ impl Bindings {
     }
 }
 
-/// Whether look-up tables are bound: where there are codes.
-fn has_tables(columns: &[ColumnShape]) -> bool {
-    columns.iter().any(|shape| shape.repr == ColumnRepr::Codes)
-}
-
 /// Whether the columns lie in one buffer.
 pub(crate) fn is_packed(columns: &[ColumnShape]) -> bool {
     columns.iter().any(|shape| shape.packed)
@@ -168,16 +160,16 @@ pub(crate) fn places(columns: &[ColumnShape], segment: &Segment) -> GpuResult<(V
     Ok((places, end))
 }
 
-/// Storage buffers of the arguments, the columns and the look-up tables.
+/// Storage buffers of the arguments and the columns.
 pub(crate) fn column_bindings(columns: &[ColumnShape]) -> u32 {
     let buffers: u32 = match is_packed(columns) {
         true => 1,
         false => columns.iter().map(|shape| 1 + u32::from(shape.nullable)).sum(),
     };
-    1 + u32::from(has_tables(columns)) + buffers
+    1 + buffers
 }
 
-/// Words of an argument block at most, for so many columns, parameters and look-up tables.
+/// Words of an argument block at most, for so many columns, parameters and tables, without the tables themselves.
 pub(crate) fn argument_words(columns: usize, params: usize, tables: usize) -> usize {
     MASKS_AT + 3 * columns + 5 * params + 2 * tables
 }
@@ -193,18 +185,69 @@ pub(crate) fn params_at(columns: &[ColumnShape]) -> usize {
     places_at(columns) + places
 }
 
-/// The argument block of one segment as bytes: `own` are words 1 and following.
-pub(crate) fn argument_block(
-    own: &[u32],
-    columns: &[ColumnShape],
-    segment: &Segment,
-    params: &[(ValueType, Scalar)],
-) -> GpuResult<Vec<u8>> {
+/// The arguments of a kernel over one segment.
+pub(crate) struct ArgumentBlock {
+    words: Vec<u32>,
+    /// Where among them the places of the tables are.
+    places: Range<usize>,
+    /// Tables that a copy of is put behind them.
+    pub tables: Option<BufferSlice>,
+}
+
+impl ArgumentBlock {
+    /// A block of nothing but words, the first one that of ones included.
+    #[cfg(test)]
+    pub fn of(words: Vec<u32>) -> Self {
+        ArgumentBlock { words, places: 0..0, tables: None }
+    }
+
+    /// The block of a kernel that reads no columns: `own` are words 1 and following.
+    pub fn own(own: &[u32]) -> Self {
+        ArgumentBlock { words: head(own), places: 0..0, tables: None }
+    }
+
+    /// Words so far, without the tables.
+    pub fn len(&self) -> usize {
+        self.words.len()
+    }
+
+    /// Puts words at its end, before the tables.
+    pub fn extend(&mut self, words: &[u32]) {
+        self.words.extend_from_slice(words);
+    }
+
+    /// The block, cut to whole 16-byte units; the tables come right after it.
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut words = self.words.clone();
+        words.resize(words.len().next_multiple_of(4), 0);
+        let base = words.len() as u32;
+        if self.tables.is_some() {
+            // Buffers are too short for an overflow.
+            words[self.places.clone()].iter_mut().for_each(|place| *place = place.wrapping_add(base));
+        }
+        bytemuck::cast_slice(&words).to_vec()
+    }
+}
+
+/// The words before the validity index masks.
+fn head(own: &[u32]) -> Vec<u32> {
     let mut words = vec![0u32; MASKS_AT];
     words[0] = u32::MAX;
     for (at, word) in own.iter().enumerate().take(MASKS_AT - 1) {
         words[at + 1] = *word;
     }
+    words
+}
+
+/// The argument block of one segment: `own` are words 1 and following. Tables come along where the kernel may read some: by codes,
+/// or by search.
+pub(crate) fn argument_block(
+    own: &[u32],
+    columns: &[ColumnShape],
+    segment: &Segment,
+    params: &[(ValueType, Scalar)],
+) -> GpuResult<ArgumentBlock> {
+    let mut words = head(own);
     let nullable = columns.iter().filter(|shape| shape.nullable);
     let has_nulls = |index: usize| segment.column(index).is_ok_and(|column| column.validity.is_some());
     words.extend(nullable.map(|shape| if has_nulls(shape.index) { u32::MAX } else { 0 }));
@@ -216,8 +259,11 @@ pub(crate) fn argument_block(
         words.extend((0..4).map(|k| (bits >> (32 * k)) as u32));
         words.push(u32::from(value.is_some()));
     }
+    let first = words.len();
     words.extend(segment.tables.places.iter().flatten());
-    Ok(bytemuck::cast_slice(&words).to_vec())
+    let coded = columns.iter().any(|shape| shape.repr == ColumnRepr::Codes);
+    let tables = segment.tables.words.as_ref().filter(|_| coded || segment.tables.lists).cloned();
+    Ok(ArgumentBlock { places: first..words.len(), words, tables })
 }
 
 /// How a row's elements come into the row function.

@@ -1,12 +1,13 @@
-//! Packing the results of a function into the words of its look-up table.
+//! Packing the results of a function into the words of its look-up table, and the constants of a list.
 
 use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::buffer::{BooleanBuffer, NullBuffer};
 
 use crate::error::{GpuError, GpuResult};
 
-use super::expr::ValueType;
 use super::expr::lookup::{POISON, TRUE, VALID, value_words};
+use super::expr::search::{LIST_HEAD, list_class};
+use super::expr::{Scalar, ValueType};
 use super::native::{Canonical, with_arrow_type};
 
 /// The table of `results`, one an entry, of Arrow's form of `ty` (any for [`ValueType::Opaque`]); `poison` marks the entries
@@ -48,6 +49,22 @@ pub fn pack(
         return Err(GpuError::Limit { what: "words of a look-up table", need, limit, by_rows: true });
     }
     Ok((words, values_at))
+}
+
+/// The table of a list whose `values`, of type `ty`, are searched as `len` values: a power of two, and at least as many as there
+/// are. Its first two words tell how many values there are and whether NULL is in the list. The values follow, ascending in their
+/// canonical encoding, each in as many words as its register class has; the last is repeated.
+pub fn pack_list(ty: ValueType, values: &[Scalar], len: usize) -> Vec<u32> {
+    let mut sorted: Vec<i128> = values.iter().copied().flatten().collect();
+    sorted.sort_unstable();
+    let class_words = list_class(ty).words();
+    let mut words = Vec::with_capacity(LIST_HEAD + len * class_words);
+    words.extend([sorted.len() as u32, u32::from(sorted.len() < values.len())]);
+    sorted.resize(len, sorted.last().copied().unwrap_or(0));
+    for value in sorted {
+        words.extend((0..class_words).map(|word| (value >> (32 * word)) as u32));
+    }
+    words
 }
 
 /// Appends the values.

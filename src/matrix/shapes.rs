@@ -47,7 +47,7 @@ fn shaders(
     let caps = DeviceCaps::for_tests();
     let (lowered, params) =
         lower(schema, exprs, &caps).unwrap_or_else(|reasons| panic!("{}", short(&reasons)));
-    let params = params.resolve().expect("parameters");
+    let params = params.resolve().expect("parameters").values;
     let columns = column_shapes(schema, &lowered, nullable, bits);
     // Texts leave the device as codes, which other tests look at.
     let lowered: Vec<_> = lowered.into_iter().filter(|expr| expr.value_type() != ValueType::Opaque).collect();
@@ -204,7 +204,7 @@ fn no_name_or_constant_reaches_a_shader() {
 fn nodes(planner: &Planner, sql: &[&str]) -> usize {
     let exprs: Vec<_> = sql.iter().map(|sql| planner.plan(sql).expect("plan")).collect();
     let (lowered, params) = lower(&planner.schema, &exprs, &DeviceCaps::for_tests()).expect("lowered");
-    let program = Program { selection: None, params: params.resolve().expect("parameters") };
+    let program = Program { selection: None, params: params.resolve().expect("parameters").values };
     let columns = column_shapes(&planner.schema, &lowered, true, 128);
     EachPlan::build(&program, &lowered, &columns).expect("plan").nodes
 }

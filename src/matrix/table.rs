@@ -270,6 +270,6 @@ async fn eight_storage_buffers() {
     let full = device();
     let caps = DeviceCaps { max_storage_buffers: 8, ..full.caps().as_ref().clone() };
     let bench = Bench::on(full.with_caps(caps)).await;
-    let compared = compare(&bench, &[DataType::Int16, DataType::Decimal128(15, 2)]).await;
+    let compared = compare(&bench, &[DataType::Int16, DataType::Decimal128(15, 2), DataType::Utf8View]).await;
     assert!(compared > 100, "{compared} expressions were compared");
 }

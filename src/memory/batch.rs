@@ -1,5 +1,6 @@
 //! Lazy batches: host rows, the columns of them that are on the device, and what is to be computed.
 
+use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -8,6 +9,7 @@ use arrow::datatypes::SchemaRef;
 use parking_lot::Mutex;
 
 use crate::error::{GpuError, GpuResult};
+use crate::kernels::expr::search::LIST_HEAD;
 use crate::kernels::expr::{Expr, Scalar, ValueType};
 
 use super::column::{ColumnRepr, DeviceColumn, DeviceTables};
@@ -217,6 +219,7 @@ pub struct GpuBatch {
     tables: Vec<TableSpec>,
     /// Tables that were computed, by number.
     ready: BTreeMap<usize, Arc<Table>>,
+    held: Vec<Arc<dyn Any + Send + Sync>>,
 }
 
 impl GpuBatch {
@@ -232,6 +235,7 @@ impl GpuBatch {
             undecided: false,
             tables: vec![],
             ready: BTreeMap::new(),
+            held: vec![],
         }
     }
 
@@ -256,7 +260,8 @@ impl GpuBatch {
             self.table_column(*number).is_some_and(|column| source.dictionary(column).is_some())
         };
         let ready = tables.filter(|(number, _)| keeps(number)).collect();
-        Self { source: Arc::new(source), ready, ..self }
+        let held = self.held.iter().chain(&next.held).cloned().collect();
+        Self { source: Arc::new(source), ready, held, ..self }
     }
 
     /// The columns, in order.
@@ -305,18 +310,26 @@ impl GpuBatch {
         let (column, input) = match self.columns.get(index)? {
             LazyColumn::Source(column) => (*column, None),
             LazyColumn::Computed(expr) => match expr.as_ref() {
-                Expr::Lookup { table, .. } => (self.tables.get(*table)?.column, Some(*table)),
+                Expr::Lookup { table, .. } => (self.tables.get(*table)?.column()?, Some(*table)),
                 _ => return None,
             },
         };
-        let same = |known: &TableSpec| {
-            known.column == column && known.input == input && known.function.same(function.as_ref())
+        let same = |known: &TableSpec| match known {
+            TableSpec::Function { function: known, .. } => known.same(function.as_ref()),
+            TableSpec::List(_) => false,
         };
-        if let Some(known) = self.tables.iter().position(same) {
+        let place = |known: &TableSpec| (known.column(), known.input()) == (Some(column), input);
+        if let Some(known) = self.tables.iter().position(|known| place(known) && same(known)) {
             return Some(known);
         }
-        self.tables.push(TableSpec { column, input, function: Arc::clone(function) });
+        self.tables.push(TableSpec::Function { column, input, function: Arc::clone(function) });
         Some(self.tables.len() - 1)
+    }
+
+    /// Adds a list of constants as kernels search it, and returns the number of its table.
+    pub fn add_list(&mut self, words: UInt32Array) -> usize {
+        self.tables.push(TableSpec::List(words));
+        self.tables.len() - 1
     }
 
     /// Gives the columns that `tables` are indexed by codes, and computes those tables. Nothing goes to the device. Parts
@@ -328,22 +341,26 @@ impl GpuBatch {
         for &wanted in tables {
             // Innermost first.
             let mut chain = vec![wanted];
-            while let Some(input) = chain.last().and_then(|table| self.tables.get(*table)?.input) {
+            while let Some(input) = chain.last().and_then(|table| self.tables.get(*table)?.input()) {
                 chain.push(input);
             }
             for table in chain.into_iter().rev() {
                 if self.ready.contains_key(&table) {
                     continue;
                 }
-                let Some(spec) = self.tables.get(table) else {
-                    return Err(GpuError::Internal(format!("look-up table {table} does not exist")));
+                let (column, input, function) = match self.tables.get(table) {
+                    Some(TableSpec::Function { column, input, function }) => (*column, *input, function),
+                    Some(TableSpec::List(_)) => continue,
+                    None => {
+                        return Err(GpuError::Internal(format!("look-up table {table} does not exist")));
+                    }
                 };
-                let dictionary = self.source.encode(spec.column).await?;
-                let input = spec.input.and_then(|input| self.ready.get(&input)).map(Arc::as_ref);
-                let mut made = lookup::table(&spec.function, dictionary.values(), input).await?;
-                if input.is_none() && spec.function.may_raise() {
-                    let held = dictionary::held_values(&column_arrays(self.source.host(), spec.column)?)?;
-                    made.raised |= lookup::raises(&spec.function, held).await?;
+                let dictionary = self.source.encode(column).await?;
+                let input = input.and_then(|input| self.ready.get(&input)).map(Arc::as_ref);
+                let mut made = lookup::table(function, dictionary.values(), input).await?;
+                if input.is_none() && function.may_raise() {
+                    let held = dictionary::held_values(&column_arrays(self.source.host(), column)?)?;
+                    made.raised |= lookup::raises(function, held).await?;
                 }
                 self.ready.insert(table, Arc::new(made));
             }
@@ -353,21 +370,45 @@ impl GpuBatch {
 
     /// Table `number`, if it was computed, and the source column whose codes index it.
     pub fn table(&self, number: usize) -> Option<(&Arc<Table>, usize)> {
-        Some((self.ready.get(&number)?, self.tables.get(number)?.column))
+        Some((self.ready.get(&number)?, self.table_column(number)?))
     }
 
-    /// The source column whose codes index table `number`.
+    /// The source column whose codes index table `number`; lists have none.
     pub fn table_column(&self, number: usize) -> Option<usize> {
-        Some(self.tables.get(number)?.column)
+        self.tables.get(number)?.column()
     }
 
-    /// Device bytes of `tables`.
+    /// The words of table `number`, and where among them its values begin.
+    fn table_words(&self, number: usize) -> Option<(&UInt32Array, usize)> {
+        match self.tables.get(number)? {
+            TableSpec::Function { .. } => {
+                self.ready.get(&number).map(|table| (&table.words, table.values_at))
+            }
+            TableSpec::List(words) => Some((words, LIST_HEAD)),
+        }
+    }
+
+    /// Device bytes of `tables` as they are uploaded; each kernel that reads some has a copy behind its arguments.
     pub fn table_bytes(&self, tables: &BTreeSet<usize>) -> u64 {
-        let words = tables.iter().filter_map(|table| self.ready.get(table)).map(|table| table.words.len());
+        let words = tables.iter().filter_map(|table| self.table_words(*table)).map(|(words, _)| words.len());
         match words.sum() {
             0 => 0,
             words => opaque_bytes(words, true),
         }
+    }
+
+    /// Host bytes of `tables`, and of the codes and values of the columns that they are of and of `coded`.
+    pub fn host_bytes(&self, tables: &BTreeSet<usize>, coded: &BTreeSet<usize>) -> usize {
+        let made = tables.iter().filter_map(|table| self.ready.get(table)).map(|table| table.host_bytes());
+        let columns = tables.iter().filter_map(|table| self.table_column(*table));
+        let columns: BTreeSet<usize> = columns.chain(coded.iter().copied()).collect();
+        let dictionaries = columns.into_iter().filter_map(|column| self.source.dictionary(column));
+        made.sum::<usize>() + dictionaries.map(|dictionary| dictionary.host_bytes()).sum::<usize>()
+    }
+
+    /// Keeps something as long as the batch or a part of it is there, such as a reservation of the memory that it takes.
+    pub fn hold(&mut self, held: Arc<dyn Any + Send + Sync>) {
+        self.held.push(held);
     }
 
     /// Uploads `tables`, which were computed before.
@@ -383,8 +424,8 @@ impl GpuBatch {
         let mut places = vec![[0u32; 2]; self.tables.len().max(last + 1)];
         let (mut arrays, mut words): (Vec<ArrayRef>, usize) = (vec![], 0);
         for number in tables {
-            let table = self.ready.get(number);
-            let table = table
+            let (table, values_at) = self
+                .table_words(*number)
                 .ok_or_else(|| GpuError::Internal(format!("look-up table {number} was not computed")))?;
             let place = |at: usize| {
                 u32::try_from(at).map_err(|_| GpuError::Limit {
@@ -394,12 +435,13 @@ impl GpuBatch {
                     by_rows: false,
                 })
             };
-            places[*number] = [place(words)?, place(words + table.values_at)?];
-            words += table.words.len();
-            arrays.push(Arc::new(UInt32Array::from(table.words.clone())));
+            places[*number] = [place(words)?, place(words + values_at)?];
+            words += table.len();
+            arrays.push(Arc::new(table.clone()));
         }
+        let lists = tables.iter().any(|table| self.table_column(*table).is_none());
         let uploaded = upload_arrays(scope, &[Upload::words("look-up tables", arrays)]).await?;
-        Ok(DeviceTables { words: uploaded.into_iter().next().map(|column| column.values), places })
+        Ok(DeviceTables { words: uploaded.into_iter().next().map(|column| column.values), places, lists })
     }
 
     /// Leaves the batch to the CPU: a parameter's value could not be computed, and whether that is an error depends on

@@ -62,11 +62,13 @@ pub struct DeviceColumn {
     pub magnitude: MagnitudeBits,
 }
 
-/// Look-up tables of one batch on the device, all in one buffer.
+/// Look-up tables and lists of one batch on the device, all in one buffer.
 #[derive(Debug, Clone, Default)]
 pub struct DeviceTables {
-    /// The tables' words; absent where no kernel looks anything up.
+    /// The tables' words; absent where no kernel reads any.
     pub words: Option<BufferSlice>,
     /// By table: its first word of flags, and its first word of values. Tables that were not asked for have zeros.
     pub places: Vec<[u32; 2]>,
+    /// Whether lists are among them, which are read without codes.
+    pub lists: bool,
 }

@@ -62,6 +62,12 @@ impl Dictionary {
         &self.values
     }
 
+    /// Host bytes of codes and values.
+    pub(crate) fn host_bytes(&self) -> usize {
+        let codes: usize = self.codes.iter().map(|codes| 4 * codes.len()).sum();
+        codes + self.values.iter().map(|values| values.get_array_memory_size()).sum::<usize>()
+    }
+
     /// The rows of this and then those of `next`; `None` where they are not parts of one dictionary.
     pub(crate) fn join(&self, next: &Self) -> Option<Self> {
         let codes = self.codes.iter().chain(&next.codes).cloned().collect();

@@ -10,7 +10,7 @@ use super::poll;
 use super::pool::{BufferKind, DeviceBuffer};
 use super::stats::LaunchStats;
 
-/// Largest parameter block, in bytes: long lists of constants are parameters.
+/// Largest parameter block, in bytes: many operators, fused, may bring many constants.
 pub(crate) const MAX_PARAMS: usize = 4 << 20;
 /// Passes that one timer can time.
 const MAX_PASSES: u32 = 32;

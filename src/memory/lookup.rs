@@ -4,7 +4,7 @@ use std::any::Any;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef};
+use arrow::array::{Array, ArrayRef, UInt32Array};
 use arrow::buffer::BooleanBuffer;
 use arrow::compute::{cast, concat, take};
 use arrow::datatypes::DataType;
@@ -92,15 +92,38 @@ impl Results {
     }
 }
 
-/// Which function of which column a table holds.
+/// What a table holds.
 #[derive(Debug, Clone)]
-pub struct TableSpec {
-    /// Source column whose codes index the table.
-    pub column: usize,
-    /// Table whose results the function is applied to, instead of the column's values.
-    pub input: Option<usize>,
-    /// The function.
-    pub function: Arc<dyn ValueFunction>,
+pub enum TableSpec {
+    /// A function of a column.
+    Function {
+        /// Source column whose codes index the table.
+        column: usize,
+        /// Table whose results the function is applied to, instead of the column's values.
+        input: Option<usize>,
+        /// The function.
+        function: Arc<dyn ValueFunction>,
+    },
+    /// A list of constants, as kernels search it.
+    List(UInt32Array),
+}
+
+impl TableSpec {
+    /// The source column whose codes index the table.
+    pub fn column(&self) -> Option<usize> {
+        match self {
+            TableSpec::Function { column, .. } => Some(*column),
+            TableSpec::List(_) => None,
+        }
+    }
+
+    /// The table whose results the function is applied to.
+    pub fn input(&self) -> Option<usize> {
+        match self {
+            TableSpec::Function { input, .. } => *input,
+            TableSpec::List(_) => None,
+        }
+    }
 }
 
 /// A finished table.
@@ -109,7 +132,7 @@ pub struct Table {
     /// Results by code.
     pub results: Results,
     /// The table as a kernel reads it.
-    pub words: Vec<u32>,
+    pub words: UInt32Array,
     /// First word of the values.
     pub values_at: usize,
     /// The CPU must decide for the whole batch: a function that was not expected to raise did, so that no kernel looks for the
@@ -118,6 +141,12 @@ pub struct Table {
 }
 
 impl Table {
+    /// Host bytes of the table.
+    pub fn host_bytes(&self) -> usize {
+        let poison = self.results.poison.as_ref().map_or(0, |poison| poison.len() / 8);
+        self.results.values.get_array_memory_size() + 4 * self.words.len() + poison
+    }
+
     /// The results by `codes`, as arrays of `data_type`, which is the function's own.
     ///
     /// # Errors
@@ -164,7 +193,7 @@ pub(crate) async fn table(
             (own, before) => own.or(before),
         };
         let (words, values_at) = function.pack(&results)?;
-        Ok(Table { results, words, values_at, raised })
+        Ok(Table { results, words: words.into(), values_at, raised })
     })
     .await
 }
@@ -201,7 +230,7 @@ pub(crate) async fn blocking<T: Send + 'static>(
 
 #[cfg(test)]
 mod tests {
-    use arrow::array::{AsArray, DictionaryArray, UInt32Array};
+    use arrow::array::{AsArray, DictionaryArray};
     use arrow::datatypes::Int8Type;
 
     use super::*;
@@ -219,7 +248,7 @@ mod tests {
         assert_eq!(results.values.len(), 300);
         let data_type = part(0).values.data_type().clone();
         assert_ne!(results.values.data_type(), &data_type);
-        let table = Table { results, words: vec![], values_at: 0, raised: false };
+        let table = Table { results, words: UInt32Array::from(vec![0]), values_at: 0, raised: false };
         let codes = UInt32Array::from(vec![299, 0, 299, 150]);
         let taken = table.take(&codes, &data_type).unwrap();
         assert_eq!(taken.data_type(), &data_type);

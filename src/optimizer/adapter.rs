@@ -5,8 +5,8 @@ use crate::memory::caps::DeviceCaps;
 use super::expr::OTHER_BINDINGS;
 use super::reason::Reason;
 
-/// Storage buffers that the largest kernel binds when its columns are packed into one, with look-up tables and a single output.
-const MOST_BINDINGS: usize = OTHER_BINDINGS + 3;
+/// Storage buffers that the largest kernel binds when its columns are packed into one, and with a single output.
+const MOST_BINDINGS: usize = OTHER_BINDINGS + 2;
 
 /// Why an adapter that was opened, and so probed, cannot be used for anything; `None` when it can.
 pub fn unusable(caps: &DeviceCaps) -> Option<Reason> {

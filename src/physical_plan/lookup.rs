@@ -252,12 +252,22 @@ pub(crate) async fn prepare_keys(
     if let Some(reason) = run.no_dictionaries(too_many_distinct(batch, &columns)).await {
         return Err(reason);
     }
+    let memory = run.host_memory("look-up tables");
+    let codes = columns.iter().filter(|column| batch.source().dictionary(**column).is_none()).count();
+    reserved(memory.try_grow(codes * batch.source().rows() * size_of::<u32>()))?;
     for column in coded {
         batch.source().encode(*column).await?;
     }
     batch.prepare(tables).await?;
+    // How many values there are is known only now.
+    reserved(memory.try_resize(batch.host_bytes(tables, coded)))?;
+    batch.hold(Arc::new(memory));
     let raised = |table: &usize| batch.table(*table).is_some_and(|(table, _)| table.raised);
     if tables.iter().any(raised) { Err(FallbackReason::TableRaised) } else { Ok(()) }
+}
+
+fn reserved(outcome: Result<()>) -> std::result::Result<(), FallbackReason> {
+    outcome.map_err(|error| FallbackReason::HostMemory { message: error.strip_backtrace() })
 }
 
 /// Whether the first rows of one of the columns have too many distinct values.

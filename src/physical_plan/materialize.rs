@@ -276,7 +276,9 @@ impl SelectPlan {
         let outputs =
             select_bytes(limit, &self.program, &self.outputs, &self.shapes(batch), batch.source().rows());
         let uploaded = |bytes: u64| bytes.saturating_add(staging_bytes(bytes));
-        uploaded(columns).saturating_add(uploaded(tables)).saturating_add(outputs)
+        // Each kernel has a copy of the tables.
+        let copies = tables.saturating_mul(1 + self.outputs.len() as u64);
+        uploaded(columns).saturating_add(uploaded(tables)).saturating_add(copies).saturating_add(outputs)
     }
 
     /// The columns' shapes before they are uploaded: which of them have a bitmap is known only then.

@@ -1,15 +1,15 @@
 //! Parameters of an operator's expressions: values, and look-up tables, that are known only when the plan is executed.
 
-use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::array::{RecordBatch, RecordBatchOptions};
+use arrow::array::{RecordBatch, RecordBatchOptions, UInt32Array};
 use arrow::datatypes::Schema;
 use datafusion::common::{Result, ScalarValue, internal_datafusion_err};
 use datafusion::logical_expr::ColumnarValue;
 use datafusion::physical_expr::PhysicalExpr;
 
 use crate::kernels::expr::{Expr, Scalar, ValueType};
+use crate::kernels::table;
 use crate::memory::batch::GpuBatch;
 use crate::memory::lookup::ValueFunction;
 
@@ -33,19 +33,35 @@ pub struct TableSource {
     pub function: Arc<dyn ValueFunction>,
 }
 
-/// The parameters of one operator; [`Expr::Param`] slots and [`Expr::Lookup`] tables index into it.
+/// The candidates of a long IN list.
+#[derive(Debug, Clone)]
+struct ListSource {
+    /// Expressions without columns.
+    candidates: Vec<Arc<dyn PhysicalExpr>>,
+    /// Type of their values.
+    ty: ValueType,
+    /// Values that kernels search.
+    len: usize,
+}
+
+/// The parameters of one operator; [`Expr::Param`] slots, [`Expr::Lookup`] tables and [`Expr::InSorted`] lists index into it.
 #[derive(Debug, Clone, Default)]
 pub struct ParamTable {
     /// Sources by slot.
     pub sources: Vec<ParamSource>,
     /// Functions by table.
     pub tables: Vec<TableSource>,
-    /// Ranges of slots whose values are put in ascending order, NULLs last: lists that are searched.
-    sorted: Vec<Range<usize>>,
+    lists: Vec<ListSource>,
 }
 
-/// Parameter values of a program, by slot.
-pub type ParamValues = Vec<(ValueType, Scalar)>;
+/// The values of a [`ParamTable`].
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ParamValues {
+    /// Values of the parameters, by slot.
+    pub values: Vec<(ValueType, Scalar)>,
+    /// Lists as kernels search them, as [`table::pack_list`] has them.
+    pub lists: Vec<UInt32Array>,
+}
 
 impl ParamTable {
     /// Adds a source and returns the expression that reads it.
@@ -75,51 +91,52 @@ impl ParamTable {
     /// # Errors
     /// An internal error when the values of a column that a function reads are not on the host.
     pub fn bind(&self, batch: &mut GpuBatch, values: &ParamValues) -> Result<Bound> {
-        let params = batch.add_params(values);
+        let params = batch.add_params(&values.values);
+        let lists = values.lists.iter().map(|list| batch.add_list(list.clone())).collect();
         let tables = self
             .tables
             .iter()
             .map(|table| batch.add_table(table.column, &table.function))
             .collect::<Option<Vec<_>>>()
             .ok_or_else(|| internal_datafusion_err!("a function reads a column that is not on the host"))?;
-        Ok(Bound { params, tables })
+        Ok(Bound { params, tables, lists })
     }
 
-    /// Adds the candidates of a list of one type that kernels search ([`Expr::InSorted`]), the last one repeated until they
-    /// are as many as a power of two, so that lists of about one length share a kernel.
-    pub fn push_sorted(&mut self, mut list: Vec<Arc<dyn PhysicalExpr>>, ty: ValueType) -> Vec<Arc<Expr>> {
-        if let Some(last) = list.last().cloned() {
-            list.resize(list.len().next_power_of_two(), last);
-        }
-        let first = self.sources.len();
-        let list = list.into_iter().map(|expr| self.push(expr, ty)).collect();
-        self.sorted.push(first..self.sources.len());
-        list
+    /// Adds a list of constants of type `ty` in which kernels search `expr`, and returns the expression that does.
+    pub fn push_list(
+        &mut self,
+        expr: Arc<Expr>,
+        candidates: Vec<Arc<dyn PhysicalExpr>>,
+        ty: ValueType,
+        negated: bool,
+    ) -> Arc<Expr> {
+        // Lists of about one length share a kernel.
+        let len = candidates.len().next_power_of_two();
+        self.lists.push(ListSource { candidates, ty, len });
+        Arc::new(Expr::InSorted { expr, table: self.lists.len() - 1, len, negated })
     }
 
-    /// Evaluates every source. Errors are DataFusion's own (e.g. a scalar subquery that returned two rows), or an
-    /// internal error when a value does not have the type it was planned with.
+    /// Evaluates every source, and the candidates of every list.
+    ///
+    /// # Errors
+    /// DataFusion's own (e.g. a scalar subquery that returned two rows), or an internal error when a value does not have the type
+    /// it was planned with.
     pub fn resolve(&self) -> Result<ParamValues> {
-        let values = self.sources.iter().map(|source| {
-            let value = constant(&source.expr)?;
-            let scalar = to_scalar(&value, source.ty).ok_or_else(|| {
-                internal_datafusion_err!(
-                    "parameter {} was planned as {:?} and is {}",
-                    source.expr,
-                    source.ty,
-                    value.data_type()
-                )
-            })?;
-            Ok((source.ty, scalar))
+        let values = self.sources.iter().map(|source| Ok((source.ty, typed(&source.expr, source.ty)?)));
+        let lists = self.lists.iter().map(|list| {
+            let candidates = list.candidates.iter().map(|expr| typed(expr, list.ty));
+            let candidates = candidates.collect::<Result<Vec<_>>>()?;
+            Ok(UInt32Array::from(table::pack_list(list.ty, &candidates, list.len)))
         });
-        let mut values = values.collect::<Result<ParamValues>>()?;
-        for range in &self.sorted {
-            if let Some(list) = values.get_mut(range.clone()) {
-                list.sort_by_key(|(_, value)| (value.is_none(), *value));
-            }
-        }
-        Ok(values)
+        Ok(ParamValues { values: values.collect::<Result<_>>()?, lists: lists.collect::<Result<_>>()? })
     }
+}
+
+fn typed(expr: &Arc<dyn PhysicalExpr>, ty: ValueType) -> Result<Scalar> {
+    let value = constant(expr)?;
+    to_scalar(&value, ty).ok_or_else(|| {
+        internal_datafusion_err!("parameter {expr} was planned as {ty:?} and is {}", value.data_type())
+    })
 }
 
 /// The value of an expression without columns.
@@ -145,6 +162,8 @@ pub struct Bound {
     params: usize,
     /// Number of each table.
     tables: Vec<usize>,
+    /// Number of each list's table.
+    lists: Vec<usize>,
 }
 
 /// Rewrites an operator's expression onto its input's expressions: columns become `columns[i]`, and parameters and tables
@@ -173,6 +192,10 @@ pub fn rebase(
             };
             let table = bound.tables.get(*table).copied().unwrap_or(*table);
             Arc::new(Expr::Lookup { codes, table, ty: *ty, fallible: *fallible || before })
+        }
+        Expr::InSorted { expr, table, len, negated } => {
+            let table = bound.lists.get(*table).copied().unwrap_or(*table);
+            Arc::new(Expr::InSorted { expr: Arc::clone(expr), table, len: *len, negated: *negated })
         }
         _ => column(leaf),
     }))

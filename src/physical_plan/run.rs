@@ -59,6 +59,12 @@ pub(crate) enum FallbackReason {
         /// Arrow's words.
         message: String,
     },
+    /// The query's memory pool has no room for dictionaries and look-up tables.
+    #[error("no host memory for look-up tables: {message}")]
+    HostMemory {
+        /// The pool's words.
+        message: String,
+    },
     /// The device could not do the work.
     #[error(transparent)]
     Device(#[from] GpuError),
@@ -73,6 +79,7 @@ impl FallbackReason {
             FallbackReason::TooManyDistinct { .. } => "TooManyDistinct",
             FallbackReason::FloatOrder => "FloatOrder",
             FallbackReason::NotAssembled { .. } => "NotAssembled",
+            FallbackReason::HostMemory { .. } => "HostMemory",
             FallbackReason::Device(error) => error.code(),
         }
     }

@@ -214,22 +214,23 @@ async fn wide_rows_of_the_host_make_small_batches() -> TestResult {
     Ok(())
 }
 
-/// A pool that notes the most that was kept for a replay.
+/// A pool that notes the most that one kind of consumers held.
 #[derive(Debug)]
 struct Watched {
     pool: GreedyMemoryPool,
+    consumer: &'static str,
     kept: AtomicUsize,
     most_kept: AtomicUsize,
 }
 
 impl Watched {
-    fn new(bytes: usize) -> Arc<Self> {
+    fn of(consumer: &'static str, bytes: usize) -> Arc<Self> {
         let pool = GreedyMemoryPool::new(bytes);
-        Arc::new(Watched { pool, kept: AtomicUsize::default(), most_kept: AtomicUsize::default() })
+        Arc::new(Watched { pool, consumer, kept: AtomicUsize::default(), most_kept: AtomicUsize::default() })
     }
 
     fn note(&self, reservation: &MemoryReservation, bytes: usize) {
-        if reservation.consumer().name().contains("replay") {
+        if reservation.consumer().name().contains(self.consumer) {
             let kept = self.kept.fetch_add(bytes, Ordering::SeqCst) + bytes;
             self.most_kept.fetch_max(kept, Ordering::SeqCst);
         }
@@ -254,7 +255,7 @@ impl MemoryPool for Watched {
 
     fn shrink(&self, reservation: &MemoryReservation, bytes: usize) {
         self.pool.shrink(reservation, bytes);
-        if reservation.consumer().name().contains("replay") {
+        if reservation.consumer().name().contains(self.consumer) {
             self.kept.fetch_sub(bytes, Ordering::SeqCst);
         }
     }
@@ -284,7 +285,7 @@ async fn kept_input_counts_in_the_pool() -> TestResult {
     let gpu = Gpu::new(2).await?;
     // 4,000 rows take some 300 KiB, which all batches of a partition are slices of.
     for (bytes, scope) in [(100 << 20, "island"), (5 << 20, "island"), (1 << 20, "batch")] {
-        let pool = Watched::new(bytes);
+        let pool = Watched::of("replay", bytes);
         let env = RuntimeEnvBuilder::new().with_memory_pool(Arc::clone(&pool) as _).build_arc()?;
         let config = SessionConfig::new().with_target_partitions(2).with_batch_size(1000);
         let ctx = SessionContext::new_with_config_rt(config, env);
@@ -337,6 +338,39 @@ async fn halves_keep_their_order() -> TestResult {
         assert!(ids.eq((0..15_000).map(|id| 2 * id)), "{limit}");
         assert!(again.iter().all(|batch| batch.column(1).null_count() == 0));
         assert!(ran.gpu_batches > 0, "{limit}: {ran:?}");
+    }
+    Ok(())
+}
+
+/// Dictionaries and look-up tables count in the query's pool as long as their batch is there; without room, the CPU answers.
+#[tokio::test(flavor = "multi_thread")]
+async fn look_up_tables_count_in_the_pool() -> TestResult {
+    const TABLE: &str = "CREATE TABLE t AS SELECT value AS v, 'a text of some length, number ' || (value % 2000) AS s \
+         FROM generate_series(1, 20000)";
+    const SQL: &str = "SELECT count(*), sum(length(s)) FROM t WHERE upper(s) LIKE '%1%'";
+    let off = cpu(1);
+    off.sql(TABLE).await?.collect().await?;
+    let want = run(&off, SQL).await?.rows;
+    let gpu = Gpu::new(1).await?;
+    // 4 bytes a row and what 2,000 values take, for two tables.
+    for (bytes, fits) in [(64 << 20, true), (150 << 10, false), (40 << 10, false)] {
+        let pool = Watched::of("look-up tables", bytes);
+        let env = RuntimeEnvBuilder::new().with_memory_pool(Arc::clone(&pool) as _).build_arc()?;
+        let config = SessionConfig::new().with_target_partitions(1);
+        let ctx = SessionContext::new_with_config_rt(config, env);
+        register_gpu_runtime(&ctx, Arc::clone(&gpu.runtime))?;
+        for option in ["allow_software_adapter = true", "placement = 'force'", "fallback = 'silent'"] {
+            ctx.sql(&format!("SET gpu.{option}")).await?.collect().await?;
+        }
+        let table = off.table_provider("t").await?;
+        ctx.register_table("t", table)?;
+        let ran = run(&ctx, SQL).await?;
+        assert_eq!(ran.rows, want);
+        let refused = ran.fallbacks.iter().any(|(code, count)| code == "HostMemory" && *count == 1);
+        assert_eq!((ran.gpu_batches > 0, refused), (fits, !fits), "{bytes}: {ran:?}");
+        assert_eq!((pool.reserved(), pool.kept.load(Ordering::SeqCst)), (0, 0));
+        let most = pool.most_kept.load(Ordering::SeqCst);
+        assert!(!fits || (150_000..1_000_000).contains(&most), "{most} bytes were reserved");
     }
     Ok(())
 }

@@ -7,6 +7,7 @@ use datafusion::arrow::array::{
 };
 use datafusion::arrow::datatypes::{Int16Type, SchemaRef};
 use datafusion::datasource::MemTable;
+use datafusion::physical_plan::displayable;
 use datafusion::prelude::SessionContext;
 
 use crate::both::Both;
@@ -79,6 +80,44 @@ async fn batches_with_their_own_dictionaries() -> TestResult {
 }
 
 /// Codes and tables count as device memory, and batches are halved until they fit.
+/// Look-up tables and long lists lie behind the arguments of a kernel, so that WebGPU's default of eight storage buffers is enough
+/// for them beside all that queries do otherwise.
+#[tokio::test(flavor = "multi_thread")]
+async fn eight_storage_buffers_are_enough() -> TestResult {
+    let list: Vec<String> = (0..3000).map(|id| (id * 3).to_string()).collect();
+    let listed =
+        format!("CASE WHEN few LIKE '%2%' THEN id IN ({}) ELSE length(dict) > 2 END", list.join(", "));
+    let queries = [
+        "SELECT CASE WHEN few LIKE '%2%' THEN id ELSE 0 END FROM t".to_owned(),
+        "SELECT id * length(few) FROM t".to_owned(),
+        "SELECT id * length(few) AS a, upper(dict) AS u, id - 1 AS b, dict FROM t WHERE few LIKE '%1%' OR id > 700".to_owned(),
+        format!("SELECT id, {listed} AS l FROM t WHERE {listed} IS NOT TRUE"),
+        "SELECT sum(id * length(few)), count(CASE WHEN dict > 'v2' THEN id END), max(id), \
+         avg(length(dict)) FROM t WHERE few LIKE '%1%' AND dict <> 'v7'"
+            .to_owned(),
+        format!("SELECT count(*), sum(id) FILTER (WHERE {listed}) FROM t WHERE few ~ '1[0-9]'"),
+        "SELECT few, dict, sum(id * length(few)), count(CASE WHEN dict > 'v2' THEN id END) FROM t \
+         WHERE few LIKE '%1%' GROUP BY few, dict"
+            .to_owned(),
+        format!("SELECT length(few) AS l, {listed} AS m, min(id), max(length(dict)) FROM t GROUP BY l, m"),
+    ];
+    let gpu = Gpu::lowered(2, |caps| caps.max_storage_buffers = 8).await?;
+    register(&gpu.ctx, 6)?;
+    gpu.set("fallback", "'error'").await?;
+    let (unlimited, off) = (Gpu::new(2).await?, cpu(2));
+    register(&unlimited.ctx, 6)?;
+    register(&off, 6)?;
+    for sql in &queries {
+        let want = run(&off, sql).await?.rows;
+        let ran = gpu.run(sql).await?;
+        assert_eq!(ran.rows, want, "{sql}");
+        assert!(ran.gpu_batches > 0 && ran.cpu_batches == 0, "{sql}: {ran:?}");
+        let plan = unlimited.ctx.sql(sql).await?.create_physical_plan().await?;
+        assert_eq!(ran.plan, displayable(plan.as_ref()).indent(false).to_string(), "{sql}");
+    }
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn strings_in_little_memory() -> TestResult {
     let gpu = Gpu::new(2).await?;

@@ -92,13 +92,15 @@ pub enum Expr {
         /// NOT IN.
         negated: bool,
     },
-    /// As [`Expr::InList`], for a long list: parameters in consecutive slots, as many as a power of two, whose canonical values
-    /// ascend, NULLs last. Found by binary search.
+    /// As [`Expr::InList`], for a long list of constants. They lie in a table as [`crate::kernels::table::pack_list`] has them, and
+    /// are found by binary search.
     InSorted {
         /// Tested expression.
         expr: Arc<Expr>,
-        /// Candidates, all of the tested expression's type.
-        list: Vec<Arc<Expr>>,
+        /// Index of the list in the batch's list of tables.
+        table: usize,
+        /// Values in the table, a power of two: it shapes the kernel.
+        len: usize,
         /// NOT IN.
         negated: bool,
     },
@@ -200,12 +202,11 @@ impl Expr {
             | Expr::Negate(e)
             | Expr::Required(e)
             | Expr::Lookup { codes: e, .. }
+            | Expr::InSorted { expr: e, .. }
             | Expr::Cast { expr: e, .. } => {
                 vec![e]
             }
-            Expr::InList { expr, list, .. } | Expr::InSorted { expr, list, .. } => {
-                std::iter::once(expr).chain(list).collect()
-            }
+            Expr::InList { expr, list, .. } => std::iter::once(expr).chain(list).collect(),
             Expr::Case { branches, otherwise, .. } => {
                 branches.iter().flat_map(|(when, then)| [when, then]).chain(otherwise).collect()
             }
@@ -213,7 +214,8 @@ impl Expr {
         }
     }
 
-    /// Rebuilds the tree bottom-up; `leaf` gives the replacement of each column, parameter and look-up.
+    /// Rebuilds the tree bottom-up; `leaf` gives the replacement of each column, parameter and look-up, and of each search in a
+    /// list, after that of its operand.
     pub fn map_leaves(self: &Arc<Expr>, leaf: &dyn Fn(&Arc<Expr>) -> Arc<Expr>) -> Arc<Expr> {
         let go = |e: &Arc<Expr>| e.map_leaves(leaf);
         Arc::new(match self.as_ref() {
@@ -236,8 +238,9 @@ impl Expr {
             Expr::InList { expr, list, negated } => {
                 Expr::InList { expr: go(expr), list: list.iter().map(go).collect(), negated: *negated }
             }
-            Expr::InSorted { expr, list, negated } => {
-                Expr::InSorted { expr: go(expr), list: list.iter().map(go).collect(), negated: *negated }
+            Expr::InSorted { expr, table, len, negated } => {
+                let search = Expr::InSorted { expr: go(expr), table: *table, len: *len, negated: *negated };
+                return leaf(&Arc::new(search));
             }
             Expr::Case { branches, otherwise, ty } => Expr::Case {
                 branches: branches.iter().map(|(when, then)| (go(when), go(then))).collect(),
@@ -291,12 +294,16 @@ impl Expr {
         }
     }
 
-    /// Adds the tables that the expression looks up to `out`, each with the source column whose codes index it.
-    pub fn collect_tables(&self, out: &mut std::collections::BTreeMap<usize, usize>) {
-        if let Expr::Lookup { codes, table, .. } = self
-            && let Expr::Column { index, .. } = codes.as_ref()
-        {
-            out.insert(*table, *index);
+    /// Adds the tables that the expression reads to `out`, each with the source column whose codes index it; lists have none.
+    pub fn collect_tables(&self, out: &mut std::collections::BTreeMap<usize, Option<usize>>) {
+        match self {
+            Expr::Lookup { codes, table, .. } => {
+                if let Expr::Column { index, .. } = codes.as_ref() {
+                    out.insert(*table, Some(*index));
+                }
+            }
+            Expr::InSorted { table, .. } => _ = out.insert(*table, None),
+            _ => {}
         }
         for child in self.children() {
             child.collect_tables(out);

@@ -70,12 +70,12 @@ impl Emitter<'_> {
         }
         let code = self.emit(codes)?.value;
         self.tables.insert(table);
-        let flags = self.name(&format!("tables[tf{table} + ({code} >> 3u)] >> (({code} & 7u) << 2u)"));
+        let flags = self.name(&format!("args[tf{table} + ({code} >> 3u)] >> (({code} & 7u) << 2u)"));
         let valid = Some(self.name(&format!("({flags} & {VALID}u) != 0u")));
         let class = Class::of(ty, bits(ty));
         let word = |at: usize| match class.words() {
-            1 => format!("tables[tv{table} + {code}]"),
-            words => format!("tables[tv{table} + {code} * {words}u + {at}u]"),
+            1 => format!("args[tv{table} + {code}]"),
+            words => format!("args[tv{table} + {code} * {words}u + {at}u]"),
         };
         let wide = |at: usize| format!("((u64({}) << 32u) | u64({}))", word(at + 1), word(at));
         let value = match (ty, class) {

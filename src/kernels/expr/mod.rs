@@ -12,7 +12,7 @@ pub mod ir;
 mod load;
 pub mod lookup;
 mod required;
-mod search;
+pub mod search;
 pub mod temporal;
 pub mod types;
 mod wgsl;

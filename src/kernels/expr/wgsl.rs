@@ -67,7 +67,7 @@ pub(crate) struct Emitter<'a> {
     pub body: String,
     /// Parameters to be held in `p<slot>` and `p<slot>v`, with their class.
     pub held: BTreeMap<usize, Class>,
-    /// Look-up tables, whose flags and values start at `tf<table>` and `tv<table>`.
+    /// Tables behind the arguments, whose flags and values start at `tf<table>` and `tv<table>`.
     pub tables: BTreeSet<usize>,
     /// First word of the tables' places in the argument block.
     pub tables_at: usize,
@@ -168,7 +168,7 @@ impl<'a> Emitter<'a> {
                 boolean(e.validity().to_owned(), None, &[&e])
             }
             Expr::InList { expr, list, negated } => self.in_list(expr, list, *negated)?,
-            Expr::InSorted { expr, list, negated } => self.in_sorted(expr, list, *negated)?,
+            Expr::InSorted { expr, table, len, negated } => self.in_sorted(expr, *table, *len, *negated)?,
             Expr::Arith { op, left, right, ty } => {
                 let (l, r) = (self.emit(left)?, self.emit(right)?);
                 self.arith(*op, &l, &r, *ty)?
@@ -330,6 +330,7 @@ pub fn check(expr: &Expr) -> Result<(), String> {
             let types: Vec<_> = args.iter().map(|arg| arg.value_type()).collect();
             function.check(&types, *ty)
         }
+        Expr::InSorted { expr, len, .. } => super::search::check_search(expr.value_type(), *len),
         _ => Ok(()),
     }
 }

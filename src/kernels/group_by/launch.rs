@@ -11,7 +11,7 @@ use crate::kernels::launch::{
 use crate::kernels::partition::{Partitions, partition_bytes};
 use crate::kernels::program::{Program, Segment};
 use crate::kernels::select::{SCAN_BLOCK, SCAN_COST, scan_shader};
-use crate::kernels::shader::{WORKGROUP, argument_block, argument_words};
+use crate::kernels::shader::{ArgumentBlock, WORKGROUP, argument_block, argument_words};
 use crate::memory::pool::size_class;
 use crate::memory::{BufferSlice, DeviceCaps, LaunchScope, Pipeline, download, download_timed};
 
@@ -439,8 +439,7 @@ impl<'a> Launch<'a> {
             vec![table.tiles, blocks, u32::from(blocks == 1)],
             vec![blocks, 1, 1],
         ];
-        let blocks_of_args = words.iter().map(|own| argument_block(own, &[], self.segment, &[]));
-        let args = argument_slices(self.scope, &blocks_of_args.collect::<GpuResult<Vec<_>>>()?)?;
+        let args = argument_slices(self.scope, &words.map(|own| ArgumentBlock::own(&own)))?;
         let [counting, first, second] = args.as_slice() else {
             return Err(GpuError::Internal("an argument block is missing".to_owned()));
         };
@@ -503,13 +502,13 @@ impl<'a> Launch<'a> {
     fn arguments(&self, kernel: &Kernel, own: &[u32], behind: &[u32]) -> GpuResult<BufferSlice> {
         let mut own = own.to_vec();
         let block = |own: &[u32]| argument_block(own, &kernel.columns, self.segment, &self.program.params);
-        let mut bytes = block(&own)?;
+        let mut arguments = block(&own)?;
         if !behind.is_empty() {
-            own.push((bytes.len() / 4) as u32);
-            bytes = block(&own)?;
-            bytes.extend_from_slice(bytemuck::cast_slice(behind));
+            own.push(arguments.len() as u32);
+            arguments = block(&own)?;
+            arguments.extend(behind);
         }
-        let slices = argument_slices(self.scope, &[bytes])?;
+        let slices = argument_slices(self.scope, &[arguments])?;
         slices.into_iter().next().ok_or_else(|| GpuError::Internal("an argument block is missing".to_owned()))
     }
 }

@@ -62,7 +62,7 @@ fn physical(expr: &Expr, params: &[(ValueType, Scalar)], schema: &Schema) -> Arc
         Expr::Not(e) => Arc::new(NotExpr::new(go(e))),
         Expr::IsNull(e) => Arc::new(IsNullExpr::new(go(e))),
         Expr::IsNotNull(e) => Arc::new(IsNotNullExpr::new(go(e))),
-        Expr::InList { expr, list, negated } | Expr::InSorted { expr, list, negated } => {
+        Expr::InList { expr, list, negated } => {
             in_list(go(expr), list.iter().map(go).collect(), negated, schema).expect("IN")
         }
         Expr::Arith { op, left, right, .. } => {
@@ -74,7 +74,9 @@ fn physical(expr: &Expr, params: &[(ValueType, Scalar)], schema: &Schema) -> Arc
             binary(left, op, right)
         }
         Expr::Negate(e) => Arc::new(NegativeExpr::new(go(e))),
-        Expr::Lookup { .. } | Expr::Required(_) => unreachable!("random expressions have no {expr:?}"),
+        Expr::Lookup { .. } | Expr::InSorted { .. } | Expr::Required(_) => {
+            unreachable!("random expressions have no {expr:?}")
+        }
         Expr::Cast { expr, to } => Arc::new(CastExpr::new(go(expr), arrow_type(*to), None)),
         Expr::Case { branches, otherwise, .. } => {
             let branches = branches.iter().map(|(when, then)| (go(when), go(then))).collect();

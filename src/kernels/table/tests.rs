@@ -294,6 +294,7 @@ fn results_of_the_host_have_no_value() {
         cmp(CompareOp::Lt, col(0, ty), col(0, ty)),
         Arc::new(Expr::Distinct { negated: true, left: opaque(0), right: opaque(1) }),
         Arc::new(Expr::InList { expr: opaque(0), list: vec![opaque(1)], negated: false }),
+        Arc::new(Expr::InSorted { expr: opaque(0), table: 1, len: 32, negated: false }),
         extreme(ExtremeFn::Greatest, vec![opaque(0), opaque(1)]),
         Arc::new(Expr::Case { branches: vec![(present(), opaque(0))], otherwise: None, ty }),
     ];
@@ -336,7 +337,7 @@ fn shaders_of_lookups_validate_without_a_device() {
     };
     let shaders = select_shaders(&DeviceCaps::for_tests(), &program, &outputs, &[shape, presence]);
     let shaders = shaders.expect("shaders");
-    assert!(shaders.iter().any(|shader| shader.wgsl.contains("tables[")));
+    assert!(shaders.iter().any(|shader| shader.wgsl.contains("args[tf")));
     shaders.iter().for_each(validate);
     // A column without codes has nothing to be looked up by.
     let wrong = select_shaders(

@@ -58,6 +58,7 @@ impl Drop for GuardedScope {
 mod tests {
     use crate::error::GpuResult;
     use crate::kernels::launch::{Grid, allocate, argument_slices, bind_slices, dispatch};
+    use crate::kernels::shader::ArgumentBlock;
     use crate::memory::guards::BAND;
     use crate::memory::{BindingKind, BufferSlice, ShaderSource};
 
@@ -75,7 +76,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
         let bindings = vec![BindingKind::ReadOnlyStorage, BindingKind::Storage];
         let source = ShaderSource { name: "count".to_owned(), wgsl: COUNT.to_owned(), bindings };
         let pipeline = scope.context.compile(source, &scope.stats).await?;
-        let args = argument_slices(scope, &[words.to_le_bytes().to_vec()])?;
+        let args = argument_slices(scope, &[ArgumentBlock::of(vec![words])])?;
         let group = bind_slices(scope, &pipeline, &[&args[0], output]);
         let mut encoder = scope.context.device().create_command_encoder(&Default::default());
         let grid = Grid { size: [words.div_ceil(64), 1, 1] };

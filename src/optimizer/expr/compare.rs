@@ -58,6 +58,7 @@ impl Lowering {
         let ty = tested.value_type();
         let all = in_list.list();
         if all.len() > FEW
+            && ty != ValueType::Null
             && all.iter().all(|candidate| super::constant::is_constant(candidate, &self.schema))
         {
             return self.searched(expr, in_list, tested);
@@ -92,8 +93,8 @@ impl Lowering {
                 }
             });
         }
-        let list = self.params.push_sorted(list, tested.value_type());
-        Ok(Arc::new(Expr::InSorted { expr: tested, list, negated: in_list.negated() }))
+        let ty = tested.value_type();
+        Ok(self.params.push_list(tested, list, ty, in_list.negated()))
     }
 
     fn candidate(

@@ -6,7 +6,8 @@ use arrow::datatypes::{DataType, Schema};
 use datafusion::common::ScalarValue;
 use datafusion::logical_expr::{Operator, Volatility};
 use datafusion::physical_expr::expressions::{
-    BinaryExpr, CaseExpr, CastExpr, IsNotNullExpr, IsNullExpr, Literal, NegativeExpr, NotExpr, TryCastExpr,
+    BinaryExpr, CaseExpr, CastExpr, InListExpr, IsNotNullExpr, IsNullExpr, Literal, NegativeExpr, NotExpr,
+    TryCastExpr,
 };
 use datafusion::physical_expr::scalar_subquery::ScalarSubqueryExpr;
 use datafusion::physical_expr::{PhysicalExpr, ScalarFunctionExpr};
@@ -59,6 +60,7 @@ fn is_composed(expr: &Arc<dyn PhysicalExpr>) -> bool {
         || expr.is::<IsNullExpr>()
         || expr.is::<IsNotNullExpr>()
         || expr.is::<CaseExpr>()
+        || expr.is::<InListExpr>()
         || expr.downcast_ref::<ScalarFunctionExpr>().is_some_and(immutable)
 }
 

@@ -110,9 +110,7 @@ impl Lowering {
     ) -> Result<(T, ParamTable), Vec<Reason>> {
         // Where the adapter binds fewer buffers than there are columns and outputs, the columns are copied into one, and each
         // output gets a kernel of its own.
-        let tables = usize::from(!self.params.tables.is_empty());
-        let need =
-            tables + usize::from(!self.columns.is_empty()) + usize::from(self.outputs > 0) + OTHER_BINDINGS;
+        let need = usize::from(!self.columns.is_empty()) + usize::from(self.outputs > 0) + OTHER_BINDINGS;
         let limit = usize::try_from(caps.max_storage_buffers).unwrap_or(usize::MAX);
         if need > limit {
             self.decline(Reason::BindingLimit { need, limit });

@@ -87,7 +87,7 @@ fn comparisons_keep_operator_and_sides() {
         let (expr, params) = taken(sql);
         let right = Arc::new(Expr::Param { slot: 0, ty: ValueType::Int64 });
         assert_eq!(*expr, Expr::Compare { op, left: column("i64"), right }, "{sql}");
-        assert_eq!(params.resolve().unwrap(), vec![(ValueType::Int64, Some(5))]);
+        assert_eq!(params.resolve().unwrap().values, vec![(ValueType::Int64, Some(5))]);
     }
 }
 
@@ -101,7 +101,7 @@ fn every_type_that_lives_on_the_device_compares() {
     }
     let (expr, params) = taken("day >= date '1994-01-01'");
     assert!(matches!(*expr, Expr::Compare { op: CompareOp::GtEq, .. }));
-    assert_eq!(params.resolve().unwrap(), vec![(ValueType::Date32, Some(8766))]);
+    assert_eq!(params.resolve().unwrap().values, vec![(ValueType::Date32, Some(8766))]);
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn logic_is_three_valued_and_balanced() {
     let Expr::And(left, right) = expr.as_ref() else { panic!("{expr:?}") };
     assert!(matches!(left.as_ref(), Expr::And(..)), "{left:?}");
     assert!(matches!(right.as_ref(), Expr::Or(..)), "{right:?}");
-    let values: Vec<_> = params.resolve().unwrap().into_iter().map(|(_, v)| v).collect();
+    let values: Vec<_> = params.resolve().unwrap().values.into_iter().map(|(_, v)| v).collect();
     assert_eq!(values, [1, 2, 3, 4].map(Some), "operands keep their order");
 
     let many = (0..600).map(|i| format!("i64 <> i32 + {i}")).collect::<Vec<_>>();
@@ -144,19 +144,21 @@ fn between_and_in() {
     let Expr::InList { list, negated: true, .. } = expr.as_ref() else { panic!("{expr:?}") };
     assert_eq!(list.len(), 6);
     assert!(list.iter().all(|e| e.value_type() == ValueType::Int64));
-    assert!(params.resolve().unwrap().contains(&(ValueType::Int64, None)));
+    assert!(params.resolve().unwrap().values.contains(&(ValueType::Int64, None)));
     let untyped =
         in_list(col("i32", &schema()).unwrap(), vec![lit(1i32), lit(ScalarValue::Null)], &false, &schema());
     let (_, params) = lower_expr(&untyped.unwrap()).unwrap();
-    assert_eq!(params.resolve().unwrap(), vec![(ValueType::Int32, Some(1)), (ValueType::Int32, None)]);
+    assert_eq!(params.resolve().unwrap().values, vec![(ValueType::Int32, Some(1)), (ValueType::Int32, None)]);
 
     let many = |count: i32, item: &dyn Fn(i32) -> String| (0..count).map(item).collect::<Vec<_>>().join(",");
     let (expr, params) = taken(&format!("i64 IN ({}, NULL)", many(300, &|i| (i * 7 % 300 - 9).to_string())));
-    let Expr::InSorted { list, negated: false, .. } = expr.as_ref() else { panic!("{expr:?}") };
-    assert_eq!(list.len(), 512, "lists of about one length share a kernel");
-    let values: Vec<_> = params.resolve().unwrap().into_iter().map(|(_, value)| value).collect();
-    assert!(values[..300].is_sorted() && values[..300].iter().all(Option::is_some), "{values:?}");
-    assert!(values[300..].iter().all(Option::is_none), "{values:?}");
+    let Expr::InSorted { len: 512, negated: false, .. } = expr.as_ref() else { panic!("{expr:?}") };
+    let values = params.resolve().unwrap();
+    assert!(values.values.is_empty(), "{values:?}");
+    let [list] = values.lists.as_slice() else { panic!("{values:?}") };
+    assert_eq!(list.values()[..4], [300, 1, -9i32 as u32, u32::MAX], "300 values and NULL, from -9 on");
+    let low: Vec<i32> = list.values()[2..].iter().step_by(2).map(|word| *word as i32).collect();
+    assert!(low.len() == 512 && low.is_sorted(), "lists of about one length share a kernel: {low:?}");
     taken(&format!("i64 IN ({})", many(20_000, &|i| i.to_string())));
     assert_eq!(declined(&format!("i64 IN ({})", many(70_000, &|i| i.to_string()))), ["ExpressionTooLarge"]);
     assert_eq!(

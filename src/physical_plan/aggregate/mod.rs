@@ -377,7 +377,8 @@ impl ReducePlan {
         let columns = batch.source().column_bytes(&self.needed);
         let tables = batch.table_bytes(&self.tables);
         let uploaded = |bytes: u64| bytes.saturating_add(staging_bytes(bytes));
-        uploaded(columns).saturating_add(uploaded(tables))
+        // The kernel has a copy of the tables.
+        uploaded(columns).saturating_add(uploaded(tables)).saturating_add(tables)
     }
 
     async fn reduce(&self, scope: &LaunchScope, batch: &GpuBatch) -> GpuResult<ReduceResult> {

@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn few_bindings_are_told() {
-        for (buffers, told) in [(16, false), (6, true)] {
+        for (buffers, told) in [(8, false), (7, true)] {
             let caps = DeviceCaps { max_storage_buffers: buffers, ..DeviceCaps::for_tests() };
             let declined = of(Check::Declined, &caps);
             assert_eq!(declined.status, Status::Ok);

@@ -1,6 +1,9 @@
 //! Functions of the integer family and CASE on the device, against their twins.
 
+use arrow::array::AsArray;
+
 use crate::kernels::expr::{ExtremeFn, IntegerFn, widths};
+use crate::kernels::table::pack_list;
 
 use super::*;
 
@@ -194,34 +197,88 @@ async fn faults_of_cases() {
     }
 }
 
-/// Binary search of every type, with and without NULL in the list, over values in the list, beside them and NULL.
+/// The segment with lists as its tables, one after another.
+async fn with_lists(scope: &LaunchScope, segment: Segment, lists: Vec<Vec<u32>>) -> Segment {
+    let source = crate::memory::batch::SourceBatch::new(Arc::new(arrow::datatypes::Schema::empty()), vec![]);
+    let mut batch = crate::memory::batch::GpuBatch::new(Arc::new(source));
+    let numbers = lists.into_iter().map(|words| batch.add_list(words.into())).collect();
+    Segment { tables: batch.device_tables(scope, &numbers).await.expect("lists"), ..segment }
+}
+
+/// Binary search of every type, with and without NULL in the list, over values in the list, beside them and NULL: the answers of a
+/// comparison with each candidate.
 #[tokio::test]
 async fn long_lists() {
     let scope = scope(&device());
     for types in TYPES.chunks(6) {
-        let (mut columns, mut outputs, mut params) = (vec![], vec![], vec![]);
+        let (mut columns, mut searches, mut comparisons) = (vec![], vec![], vec![]);
+        let (mut lists, mut params) = (vec![], vec![]);
         for &ty in types {
-            let mut rng = Rng::new(params.len() as u64);
-            let mut list: Vec<i128> = edges(ty).into_iter().step_by(2).collect();
-            list.extend((0..40).map(|_| value(ty, &mut rng, 2)));
-            list.sort_unstable();
-            let mut tested: Vec<Scalar> = list.iter().chain(&edges(ty)).copied().map(Some).collect();
+            let mut rng = Rng::new(lists.len() as u64);
+            let mut values: Vec<i128> = edges(ty).into_iter().step_by(2).collect();
+            values.extend((0..40).map(|_| value(ty, &mut rng, 2)));
+            let mut tested: Vec<Scalar> = values.iter().chain(&edges(ty)).copied().map(Some).collect();
             tested.extend((0..200).map(|_| Some(value(ty, &mut rng, 1))));
             tested.push(None);
             let needle = col(columns.len(), ty);
-            for (negated, nulls) in [(false, 0), (true, 0), (false, 3), (true, 1)] {
-                let first = params.len();
-                params.extend(list.iter().map(|v| (ty, Some(*v))));
-                params.resize(first + 64 - nulls, (ty, list.last().copied()));
-                params.resize(first + 64, (ty, None));
+            let all = values.len();
+            for (negated, from, nulls) in [
+                (false, 0, 0),
+                (true, 0, 0),
+                (false, 3, 3),
+                (true, 3, 1),
+                (false, all, 2),
+                (true, all - 1, 0),
+            ] {
+                let candidates: Vec<Scalar> =
+                    values[from..].iter().copied().map(Some).chain(vec![None; nulls]).collect();
+                let (first, table) = (params.len(), lists.len());
+                params.extend(candidates.iter().map(|value| (ty, *value)));
                 let list = (first..params.len()).map(|slot| param(slot, ty)).collect();
-                outputs.push(Arc::new(Expr::InSorted { expr: Arc::clone(&needle), list, negated }));
+                comparisons.push(Arc::new(Expr::InList { expr: Arc::clone(&needle), list, negated }));
+                lists.push(pack_list(ty, &candidates, 64));
+                let expr = Arc::clone(&needle);
+                searches.push(Arc::new(Expr::InSorted { expr, table, len: 64, negated }));
             }
             columns.push(array(ty, &tested.iter().copied().cycle().take(257).collect::<Vec<_>>()));
         }
-        let program = Program { selection: None, params };
-        let data = vec![(columns, 257)];
-        let device = answer(&scope, &program, &outputs, &data).await;
-        assert_same(&device, &program, &outputs, &data, &format!("{types:?}"));
+        let twin = reference::select(&Program { selection: None, params }, &comparisons, &columns, 257);
+        let twin = twin.expect("twin").outputs;
+        let segment = segment(&scope, &columns, 257).await.expect("columns");
+        let segment = with_lists(&scope, segment, lists).await;
+        let device = select(&scope, &Program::default(), &searches, std::slice::from_ref(&segment)).await;
+        assert_eq!(device.expect("select")[0].outputs, twin, "{types:?}");
+        let some = Program { selection: Some(Arc::clone(&searches[0])), params: vec![] };
+        let device = select(&scope, &some, &searches[1..2], &[segment]).await.expect("select");
+        let want = twin[0].as_boolean();
+        assert_eq!(device[0].selected, want.true_count(), "{types:?}");
+    }
+}
+
+/// As many candidates as the lowering takes, and more than fit a block of arguments.
+#[tokio::test]
+async fn the_longest_list() {
+    let full = device();
+    let len = 1usize << 16;
+    let values: Vec<Scalar> = (0..len as i128).map(|at| Some(at * 3 - 50_000)).collect();
+    let tested: Vec<Scalar> = (0..1000i128).map(|at| Some(at * 211 - 60_000)).collect();
+    let columns = [array(Int64, &tested), array(Int32, &tested)];
+    let found = |value: &Scalar| values.binary_search(value).is_ok();
+    let want: Vec<bool> = tested.iter().map(found).collect();
+    for max_storage_buffers in [full.caps().max_storage_buffers, 8] {
+        let caps = DeviceCaps { max_storage_buffers, ..full.caps().as_ref().clone() };
+        let scope = scope(&full.with_caps(caps));
+        let lists = [Int64, Int32].map(|ty| pack_list(ty, &values, len));
+        let segment = segment(&scope, &columns, tested.len()).await.expect("columns");
+        let segment = with_lists(&scope, segment, lists.to_vec()).await;
+        let search =
+            |table, ty| Arc::new(Expr::InSorted { expr: col(table, ty), table, len: len, negated: false });
+        let outputs = [search(0, Int64), search(1, Int32)];
+        let results = select(&scope, &Program::default(), &outputs, &[segment]).await.expect("select");
+        for output in &results[0].outputs {
+            let got: Vec<bool> = output.as_boolean().values().iter().collect();
+            assert_eq!(got, want);
+        }
+        assert!(want.iter().filter(|found| **found).count() > 200);
     }
 }

@@ -112,7 +112,7 @@ fn agrees(sql: &str) -> (usize, usize) {
 /// native type of the target holds. Here they fault, so that the CPU decides; they are left out.
 fn agrees_with(physical: &Arc<dyn PhysicalExpr>, lowered: Outcome, sql: &str, wraps: bool) -> (usize, usize) {
     let (expr, params) = lowered.unwrap_or_else(|reasons| panic!("{sql} was declined: {reasons:?}"));
-    let params = params.resolve().unwrap();
+    let params = params.resolve().unwrap().values;
     let mut columns = std::collections::BTreeSet::new();
     expr.collect_columns(&mut columns);
     let columns: Vec<usize> = columns.into_iter().collect();

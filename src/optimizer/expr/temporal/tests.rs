@@ -144,7 +144,7 @@ impl Table {
         let mut lowering = Lowering::new(Arc::clone(&self.schema));
         let lowered = lowering.lower(expr);
         let (lowered, params) = lowering.finish(&DeviceCaps::for_tests(), lowered)?;
-        Ok((lowered, Program { selection: None, params: params.resolve().unwrap() }))
+        Ok((lowered, Program { selection: None, params: params.resolve().unwrap().values }))
     }
 }
 

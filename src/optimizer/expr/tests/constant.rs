@@ -12,9 +12,12 @@ fn constant(op: Operator, value: impl Into<ScalarValue>) -> Arc<dyn PhysicalExpr
 fn constants_that_cannot_raise_are_evaluated_by_datafusion() {
     let (expr, params) = lower_expr(&constant(Operator::Plus, i64::MAX)).unwrap();
     assert_eq!(*expr, Expr::Param { slot: 0, ty: ValueType::Int64 });
-    assert_eq!(params.resolve().unwrap(), vec![(ValueType::Int64, Some(-2))]);
+    assert_eq!(params.resolve().unwrap().values, vec![(ValueType::Int64, Some(-2))]);
     let (_, params) = lower_expr(&constant(Operator::Divide, 0.5f64)).unwrap();
-    assert_eq!(params.resolve().unwrap(), vec![(ValueType::Float64, Some(i128::from(1f64.to_bits())))]);
+    assert_eq!(
+        params.resolve().unwrap().values,
+        vec![(ValueType::Float64, Some(i128::from(1f64.to_bits())))]
+    );
     let cast = CastExpr::new(constant(Operator::Multiply, 0.5f64), DataType::Float64, None);
     assert_eq!(lower_expr(&(Arc::new(cast) as Arc<dyn PhysicalExpr>)).unwrap().1.sources.len(), 1);
 }
@@ -41,5 +44,5 @@ fn untyped_nulls_are_parameters() {
     let null: Arc<dyn PhysicalExpr> = lit(ScalarValue::Null);
     let (expr, params) = lower_expr(&null).unwrap();
     assert_eq!(*expr, Expr::Param { slot: 0, ty: ValueType::Null });
-    assert_eq!(params.resolve().unwrap(), vec![(ValueType::Null, None)]);
+    assert_eq!(params.resolve().unwrap().values, vec![(ValueType::Null, None)]);
 }

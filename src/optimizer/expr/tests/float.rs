@@ -47,7 +47,10 @@ fn mixed_operands_are_coerced_by_casts() {
     assert_eq!(args, [cast("f32", ValueType::Float64), column("f64")]);
     let (_, args, ty, params) = function("i64 * 1.5");
     assert_eq!((&args[0], ty), (&cast("i64", ValueType::Float64), ValueType::Float64));
-    assert_eq!(params.resolve().unwrap(), vec![(ValueType::Float64, Some(i128::from(1.5f64.to_bits())))]);
+    assert_eq!(
+        params.resolve().unwrap().values,
+        vec![(ValueType::Float64, Some(i128::from(1.5f64.to_bits())))]
+    );
     let (compared, _) = taken("f32 > f64");
     let left = cast("f32", ValueType::Float64);
     assert_eq!(*compared, Expr::Compare { op: CompareOp::Gt, left, right: column("f64") });
@@ -105,7 +108,7 @@ fn decimal_places_are_a_parameter() {
     let factor = |sql: &str| {
         let (f, args, ty, params) = function(sql);
         assert_eq!(args[1], Arc::new(Expr::Param { slot: 0, ty }), "{sql}");
-        (f, params.resolve().unwrap()[0].1.unwrap())
+        (f, params.resolve().unwrap().values[0].1.unwrap())
     };
     assert_eq!(factor("round(f64, 2)"), (FloatFn::RoundBy, 100f64.to_bits().into()));
     assert_eq!(factor("round(f64, -2)"), (FloatFn::RoundBy, 0.01f64.to_bits().into()));

@@ -77,7 +77,7 @@ fn integer_operators_and_functions() {
     assert_eq!(*taken("least(day, day)").0, least);
     let (expr, params) = taken("greatest(NULL, NULL)");
     assert!(matches!(expr.as_ref(), Expr::Param { ty: Null, .. }), "{expr:?}");
-    assert_eq!(params.resolve().unwrap(), [(Null, None)]);
+    assert_eq!(params.resolve().unwrap().values, [(Null, None)]);
     let (expr, _) = taken("nullif(f64, f64)");
     let Expr::Case { branches, otherwise: Some(value), .. } = expr.as_ref() else { panic!("{expr:?}") };
     assert!(matches!(branches[0].0.as_ref(), Expr::InList { .. }), "{branches:?}");

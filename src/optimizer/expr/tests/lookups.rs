@@ -4,7 +4,7 @@ use super::*;
 use crate::physical_plan::lookup::ExprFunction;
 
 fn two_texts() -> SchemaRef {
-    let fields = [("s", DataType::Utf8View), ("t", DataType::Utf8View)];
+    let fields = [("s", DataType::Utf8View), ("t", DataType::Utf8View), ("v", DataType::Int64)];
     Arc::new(Schema::new(fields.map(|(name, ty)| Field::new(name, ty, true)).to_vec()))
 }
 
@@ -53,4 +53,23 @@ fn results_of_the_host_share_a_table() {
     assert_eq!(params.tables.len(), 1);
     let function: &dyn std::any::Any = params.tables[0].function.as_ref();
     assert_eq!(function.downcast_ref::<ExprFunction>().unwrap().ty, ValueType::Opaque);
+}
+
+/// WebGPU's default of eight storage buffers is enough for look-ups and lists, which lie behind the arguments.
+#[test]
+fn eight_storage_buffers_are_enough() {
+    let caps = DeviceCaps { max_storage_buffers: 8, ..DeviceCaps::for_tests() };
+    let list = (0..3_000).map(|v| v.to_string()).collect::<Vec<_>>().join(", ");
+    for sql in [
+        "CASE WHEN s LIKE 'a%' THEN v ELSE 0 END",
+        "v * length(s)",
+        "s = 'x' AND t = 'y' AND v > 3",
+        &format!("CASE WHEN s LIKE 'a%' THEN v IN ({list}) END"),
+    ] {
+        let mut lowering = Lowering::new(two_texts());
+        let lowered = lowering.output(&planned(sql));
+        let (expr, params) =
+            lowering.finish(&caps, lowered).unwrap_or_else(|reasons| panic!("{sql}: {reasons:?}"));
+        assert!(!params.tables.is_empty() && !matches!(expr.as_ref(), Expr::Lookup { .. }), "{sql}");
+    }
 }

@@ -110,7 +110,9 @@ impl GroupPlan {
         let uploaded = |bytes: u64| bytes.saturating_add(staging_bytes(bytes));
         let sets = self.sets.iter().zip(hints);
         let groups = sets.map(|((_, by), hint)| group_by_bytes(&self.program, by, source.rows(), hint)).max();
-        uploaded(columns).saturating_add(uploaded(tables)).saturating_add(groups.unwrap_or(0))
+        // Two kernels have a copy of the tables each.
+        let tables = uploaded(tables).saturating_add(tables.saturating_mul(2));
+        uploaded(columns).saturating_add(tables).saturating_add(groups.unwrap_or(0))
     }
 
     /// What the kernels are told of the keys.

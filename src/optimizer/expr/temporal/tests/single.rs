@@ -80,5 +80,5 @@ fn a_truncated_subquery_is_a_parameter() {
     assert!(matches!(lowered.as_ref(), Expr::Param { slot: 0, .. }), "{lowered:?}");
     assert!(params.resolve().is_err(), "it has no value yet");
     results.set(index, ScalarValue::TimestampNanosecond(Some(-500), None)).unwrap();
-    assert_eq!(params.resolve().unwrap()[0].1, Some(0), "toward zero");
+    assert_eq!(params.resolve().unwrap().values[0].1, Some(0), "toward zero");
 }
