@@ -1,11 +1,5 @@
 // Division of 128-bit integers, and conversions between decimals and the bits of doubles, in integers alone: no loops,
-// so that no budget of iterations is touched, and no floats, so that no adapter rounds differently.
-
-fn dec_clz(x: u64) -> u32 {
-    let high = u32(x >> 32u);
-    let low = u32(x & 0xfffffffflu);
-    return select(32u + countLeadingZeros(low), countLeadingZeros(high), high != 0u);
-}
+// so that no budget of iterations is touched, and no floats, so that no adapter rounds differently. With float_bits.wgsl.
 
 fn dec_shl(a: vec2<u64>, n: u32) -> vec2<u64> {
     let s = n & 63u;
@@ -48,7 +42,7 @@ fn dec_digit(top: u64, next: u64, divisor: u64) -> u64 {
 
 // 128 by 64 bits, for hi < d.
 fn dec_div21(hi: u64, lo: u64, d: u64) -> DecPart {
-    let s = dec_clz(d) & 63u;
+    let s = fb_clz(d) & 63u;
     let dn = d << s;
     let top = (hi << s) | ((lo >> 1u) >> (63u - s));
     let low = lo << s;
@@ -71,7 +65,7 @@ fn dec_udivmod(u: vec2<u64>, divisor: vec2<u64>) -> DecQuotient {
     // By 64 bits: two steps. By more: a quotient of 64 bits from the leading bits, at most 1 too large.
     let by = select(1lu, v.x, small);
     let high = u.y / by;
-    let n = dec_clz(v.y) & 63u;
+    let n = fb_clz(v.y) & 63u;
     let half = vec2<u64>((u.x >> 1u) | (u.y << 63u), u.y >> 1u);
     let lead = select(dec_shl(v, n).y, v.x, small);
     let part = dec_div21(select(half.y, u.y - high * by, small), select(half.x, u.x, small), lead);
@@ -136,27 +130,31 @@ struct DecFloat {
     exponent: i32,
 }
 
-// A magnitude to 53 bits, ties to even.
-fn dec_53(m: vec2<u64>) -> DecFloat {
-    let far = m.y == 0lu;
-    let zeros = select(dec_clz(m.y), 64u + dec_clz(m.x), far) & 127u;
-    let x = dec_shl(m, zeros);
-    let rest = x.y & 0x7fflu;
-    let kept = x.y >> 11u;
-    let up = (rest > 0x400lu) | ((rest == 0x400lu) & ((x.x != 0lu) | ((kept & 1lu) != 0lu)));
-    return DecFloat(kept + select(0lu, 1lu, up), 75i - i32(zeros));
+// A magnitude with its leading one at bit 127, and by how many bits it was moved; zero stays.
+struct DecNormal {
+    m: vec2<u64>,
+    zeros: u32,
 }
 
-// The bits of a normal double, or zero.
-fn dec_bits(f: DecFloat, negative: bool) -> u64 {
-    let exponent = u64(bitcast<u32>(f.exponent + 1074i)) << 52u;
-    let bits = (exponent + f.mantissa) | select(0lu, 0x8000000000000000lu, negative);
-    return select(bits, 0lu, f.mantissa == 0lu);
+fn dec_normal(m: vec2<u64>) -> DecNormal {
+    let zeros = select(fb_clz(m.y), 64u + fb_clz(m.x), m.y == 0lu) & 127u;
+    return DecNormal(dec_shl(m, zeros), zeros);
+}
+
+// A magnitude to 53 bits, ties to even.
+fn dec_53(m: vec2<u64>) -> DecFloat {
+    let x = dec_normal(m);
+    let rest = x.m.y & 0x7fflu;
+    let kept = x.m.y >> 11u;
+    let up = (rest > 0x400lu) | ((rest == 0x400lu) & ((x.m.x != 0lu) | ((kept & 1lu) != 0lu)));
+    return DecFloat(kept + select(0lu, 1lu, up), 75i - i32(x.zeros));
 }
 
 // An integer as a double.
 fn dec_double(a: vec2<u64>) -> u64 {
-    return dec_bits(dec_53(dec_magnitude(a)), (a.y >> 63u) != 0lu);
+    let x = dec_normal(dec_magnitude(a));
+    let jammed = x.m.y | select(0lu, 1lu, x.m.x != 0lu);
+    return fb_pack64(a.y & 0x8000000000000000lu, 1150i - i32(x.zeros), jammed);
 }
 
 // An integer, rounded to a double, divided by the double mantissa * 2^exponent.
@@ -164,41 +162,10 @@ fn dec_scaled_double(a: vec2<u64>, mantissa: u64, exponent: i32) -> u64 {
     let f = dec_53(dec_magnitude(a));
     // 55 bits or more of quotient, and one that says whether anything was left.
     let part = dec_div21(f.mantissa >> 9u, f.mantissa << 55u, mantissa);
-    let sticky = vec2<u64>((part.q << 1u) | select(0lu, 1lu, part.r != 0lu), 0lu);
-    let q = dec_53(sticky);
-    return dec_bits(DecFloat(q.mantissa, q.exponent + f.exponent - 56i - exponent), (a.y >> 63u) != 0lu);
-}
-
-// A finite double to a single.
-fn dec_single(bits: u64) -> u32 {
-    let exponent = i32(u32((bits >> 52u) & 0x7fflu)) - 1023i;
-    let fraction = bits & 0xffffffffffffflu;
-    let mantissa = fraction | 0x10000000000000lu;
-    let shift = 29u + u32(clamp(-126i - exponent, 0i, 34i));
-    let kept = mantissa >> shift;
-    let rest = mantissa & ((1lu << shift) - 1lu);
-    let half = 1lu << (shift - 1u);
-    let up = (rest > half) | ((rest == half) & ((kept & 1lu) != 0lu));
-    let rounded = u32(kept) + select(0u, 1u, up);
-    // A carry out of the mantissa, or out of the denormal range, lands in the exponent.
-    let normal = u32(max(exponent + 126i, 0i)) << 23u;
-    let finite = min(normal + rounded, 0x7f800000u);
-    let value = select(finite, 0x7f800000u, exponent > 127i);
-    let sign = u32(bits >> 63u) << 31u;
-    return sign | select(value, 0u, ((bits << 1u) == 0lu));
-}
-
-// A single as a double; all that is not finite becomes an infinity.
-fn dec_widened(bits: u32) -> u64 {
-    let exponent = (bits >> 23u) & 0xffu;
-    let fraction = u64(bits & 0x7fffffu);
-    let sign = u64(bits >> 31u) << 63u;
-    let normal = (u64(exponent + 896u) << 52u) | (fraction << 29u);
-    let zeros = dec_clz(fraction) & 63u;
-    let denormal = (u64(937u - zeros) << 52u) + ((fraction << ((zeros - 11u) & 63u)) & 0xffffffffffffflu);
-    let small = select(denormal, 0lu, fraction == 0lu);
-    let finite = select(normal, small, exponent == 0u);
-    return sign | select(finite, 0x7ff0000000000000lu, exponent == 255u);
+    let jammed = (part.q << 1u) | select(0lu, 1lu, part.r != 0lu);
+    let zeros = fb_clz(jammed);
+    let e = 1030i - i32(zeros) + f.exponent - exponent;
+    return fb_pack64(a.y & 0x8000000000000000lu, e, jammed << (zeros & 63u));
 }
 
 // A double times the double mantissa * 2^exponent, rounded to a double and then to an integer, ties away from zero.

@@ -112,7 +112,7 @@ impl Bindings {
         if rounds {
             wgsl.push_str(ROUND53);
         }
-        if arith || whole || body.contains("fb_") {
+        if arith || whole || decimal || body.contains("fb_") {
             wgsl.push_str(FLOAT_BITS);
         }
         if arith {

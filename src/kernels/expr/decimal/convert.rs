@@ -64,7 +64,7 @@ impl Emitter<'_> {
 
     fn float_as_decimal(&mut self, arg: &Node, to: DecimalType, work: &mut Work) -> Scaled {
         let bits = match arg.ty {
-            ValueType::Float32 => self.name(&format!("dec_widened({})", arg.value)),
+            ValueType::Float32 => self.name(&format!("fb_widen({})", arg.value)),
             _ => arg.value.clone(),
         };
         let checked = self.name(&format!("dec_from_double({bits}, {})", binary(power_of_ten(to.scale))));
@@ -108,7 +108,7 @@ impl Emitter<'_> {
         };
         let double = self.name(&double);
         work.node.value = match work.node.ty {
-            ValueType::Float32 => self.name(&format!("dec_single({double})")),
+            ValueType::Float32 => self.name(&format!("fb_narrow({double})")),
             _ => double,
         };
         Ok(())
