@@ -1,8 +1,6 @@
 //! Functions over decimals, in 128-bit integers and in the host's doubles.
 
-use crate::kernels::expr::decimal::{
-    DecimalType, Rounding, division_steps, power_of_ten, rounding, steps, truncation,
-};
+use crate::kernels::expr::decimal::DecimalType;
 use crate::kernels::expr::widths::{is_signed, pow10, type_bits};
 use crate::kernels::expr::{ArithOp, DecimalFn, Scalar, ValueType};
 
@@ -51,6 +49,33 @@ fn failed(value: Option<i128>, safe: bool) -> Result<Scalar, Fault> {
     }
 }
 
+/// Digits by which the result's scale exceeds the operand's.
+fn steps(from: DecimalType, to: DecimalType) -> i32 {
+    i32::from(to.scale) - i32::from(from.scale)
+}
+
+/// 10^scale by squaring, as the processor's library has it for doubles.
+fn power_of_ten(scale: i8) -> f64 {
+    let (mut power, mut square, mut left) = (1.0, 10.0, scale.unsigned_abs());
+    loop {
+        if left % 2 == 1 {
+            power *= square;
+        }
+        left /= 2;
+        if left == 0 {
+            return if scale < 0 { 1.0 / power } else { power };
+        }
+        square *= square;
+    }
+}
+
+/// Whether Arrow takes every value of `from` to fit `to` by the declared digits before the point. A value that loses digits may be
+/// rounded up to one more.
+fn has_room(from: DecimalType, to: DecimalType) -> bool {
+    let whole = |ty: DecimalType| i32::from(ty.precision) - i32::from(ty.scale);
+    if to.scale < from.scale { whole(from) < whole(to) } else { whole(from) <= whole(to) }
+}
+
 /// A product with a power of ten that the native type holds.
 fn times(ty: DecimalType, value: i128, digits: u32) -> Option<i128> {
     pow10(digits).and_then(|factor| value.checked_mul(factor)).filter(|v| ty.holds(*v))
@@ -62,13 +87,17 @@ fn binary(
     (b, r): (i128, DecimalType),
     to: DecimalType,
 ) -> Result<i128, Fault> {
-    let aligned = |from| u32::from(steps(from, to).max(0).unsigned_abs());
-    let (up, down) = match function {
-        DecimalFn::Divide => division_steps(l, r, to),
+    let digits = |steps: i32| steps.max(0).unsigned_abs();
+    // Digits that the operands get before they meet.
+    let (left, right) = match function {
+        DecimalFn::Divide => {
+            let missing = i32::from(to.scale) - (i32::from(l.scale) - i32::from(r.scale));
+            (digits(missing), digits(-missing))
+        }
         DecimalFn::Arith(ArithOp::Mul) => (0, 0),
-        _ => (aligned(l), aligned(r)),
+        _ => (digits(steps(l, to)), digits(steps(r, to))),
     };
-    let (a, b) = (times(to, a, up).ok_or(Fault)?, times(to, b, down).ok_or(Fault)?);
+    let (a, b) = (times(to, a, left).ok_or(Fault)?, times(to, b, right).ok_or(Fault)?);
     let overflows = a == -1 << (to.width - 1) && b == -1;
     let result = match function {
         DecimalFn::Arith(ArithOp::Add) => a.checked_add(b),
@@ -99,19 +128,35 @@ fn unary(function: DecimalFn, value: i128, from: DecimalType, to: DecimalType) -
             digits(if function == DecimalFn::Floor { below } else { above }.ok_or(Fault)?)
         }
         DecimalFn::Round { places } => {
-            let (plan, checked) = rounding(from, to, places);
-            let result = match plan {
-                Rounding::Zero => 0,
-                Rounding::Same => value,
-                Rounding::Digits { off, back } => times(to, rounded(value, off), back).ok_or(Fault)?,
-            };
-            if checked { digits(result) } else { Ok(result) }
+            let result = round(value, from, to, places).ok_or(Fault)?;
+            // One digit more may not fit a type that has no more.
+            let full = from.scale == 0 && u32::from(to.precision) == to.max_digits();
+            if places < 0 && full { digits(result) } else { Ok(result) }
         }
-        DecimalFn::Truncate { places } => Ok(match truncation(from, places).and_then(pow10) {
-            None => 0,
-            Some(unit) => value / unit * unit,
-        }),
+        DecimalFn::Truncate { places } => {
+            let lost = i32::from(from.scale) - places;
+            Ok(match u32::try_from(lost) {
+                Err(_) => value,
+                Ok(lost) if lost >= from.max_digits() => 0,
+                Ok(lost) => value - value % 10i128.pow(lost),
+            })
+        }
         _ => Err(Fault),
+    }
+}
+
+/// Rounded to so many places; `None` where the native type does not hold it.
+fn round(value: i128, from: DecimalType, to: DecimalType, places: i32) -> Option<i128> {
+    let before_point = i32::from(from.precision) - i32::from(from.scale);
+    if places < 0 && (before_point <= 0 || places < -before_point) {
+        return Some(0);
+    }
+    match u32::try_from(i32::from(from.scale) - places) {
+        Err(_) | Ok(0) => Some(value),
+        Ok(lost) => {
+            let again = (i32::from(to.scale) - places).max(0).unsigned_abs();
+            times(to, rounded(value, lost), again)
+        }
     }
 }
 
@@ -148,9 +193,9 @@ fn cast(value: i128, from: ValueType, to: DecimalType) -> Result<Option<i128>, F
 
 fn decimal_to_decimal(value: i128, from: DecimalType, to: DecimalType) -> Result<Option<i128>, Fault> {
     let steps = steps(from, to);
-    let digits = u32::from(steps.unsigned_abs());
+    let digits = steps.unsigned_abs();
     let held = |v: i128| to.holds(v).then_some(Some(v)).ok_or(Fault);
-    if steps >= 0 && from.fits(to) {
+    if steps >= 0 && has_room(from, to) {
         let factor = pow10(digits).ok_or(Fault)?;
         return match to.width {
             128 => Ok(Some(value.wrapping_mul(factor))),
@@ -159,7 +204,7 @@ fn decimal_to_decimal(value: i128, from: DecimalType, to: DecimalType) -> Result
     }
     if steps < 0 {
         let scaled = if digits > from.max_digits() { 0 } else { rounded(value, digits) };
-        if from.fits(to) {
+        if has_room(from, to) {
             return held(scaled);
         }
         return Ok(Some(scaled).filter(|v| to.has_digits(*v)));

@@ -1,9 +1,7 @@
 //! Twin of the temporal functions.
 
-use crate::kernels::expr::temporal::{
-    CALENDAR, Granularity, NANOS_PER_DAY, Over, Part, Step, cast_steps, per_day, scale_to_nanos,
-};
-use crate::kernels::expr::{Scalar, TemporalFn, ValueType};
+use crate::kernels::expr::temporal::{CALENDAR, Granularity, NANOS_PER_DAY, Part, per_day, scale_to_nanos};
+use crate::kernels::expr::{Scalar, TemporalFn, ValueType, Zone};
 
 use super::expr::Fault;
 
@@ -17,7 +15,7 @@ pub fn temporal(function: TemporalFn, args: &[(Scalar, ValueType)], ty: ValueTyp
         return Ok(None);
     };
     match (function, values.as_slice()) {
-        (TemporalFn::Cast { safe }, [v]) => cast(*v, &cast_steps(*from, ty, safe).ok_or(Fault)?),
+        (TemporalFn::Cast { safe }, [v]) => cast(*v, *from, ty, safe),
         (TemporalFn::Trunc { to, single }, [v]) => trunc(*v, *from, to, single).map(Some),
         (TemporalFn::Part(part), [v]) => Ok(part_of(*v, *from, part)),
         (TemporalFn::Bin, [v, stride, origin]) => Ok(bin(*v, *from, *stride, *origin)),
@@ -44,31 +42,54 @@ fn in_64(v: i128) -> Result<i128, Fault> {
     i64::try_from(v).map(i128::from).map_err(|_| Fault)
 }
 
-fn cast(v: i128, steps: &[Step]) -> Result<Scalar, Fault> {
-    let mut v = v;
-    for step in steps {
-        let (next, over, wrapped) = match *step {
-            Step::Multiply(by, over) => {
-                let product = v * i128::from(by);
-                (i64::try_from(product).ok().map(i128::from), over, i128::from(product as i64))
-            }
-            Step::Divide(by) => (Some(v / i128::from(by)), Over::Wrap, 0),
-            Step::Narrow(over) => (i32::try_from(v).ok().map(i128::from), over, i128::from(v as i32)),
-            Step::Instant(per_day, over) => {
-                let day = v.div_euclid(per_day.into()) as i64;
-                (CALENDAR.contains(&day).then_some(v), over, v)
-            }
-            Step::Day(per_day) => (Some(v.div_euclid(per_day.into())), Over::Wrap, 0),
-            Step::TimeOfDay(per_day) => (Some(v.rem_euclid(per_day.into())), Over::Wrap, 0),
+/// A count of units of one type in units of another, toward zero; `None` beyond 64 bits.
+fn rescaled(v: i128, from: ValueType, to: ValueType) -> Option<i128> {
+    let (a, b) = (i128::from(scale_to_nanos(from)), i128::from(scale_to_nanos(to)));
+    i64::try_from(if a >= b { v * (a / b) } else { v / (b / a) }).ok().map(i128::from)
+}
+
+/// Whether Arrow's calendar has the day of an instant.
+fn in_calendar(v: i128, ty: ValueType) -> bool {
+    let days = v.div_euclid(per_day(ty).into());
+    (i128::from(*CALENDAR.start())..=i128::from(*CALENDAR.end())).contains(&days)
+}
+
+fn cast(v: i128, from: ValueType, to: ValueType, safe: bool) -> Result<Scalar, Fault> {
+    use ValueType::*;
+    let or_fails = |v: Option<i128>| if v.is_some() || safe { Ok(v) } else { Err(Fault) };
+    let narrow = |v: i128| i32::try_from(v).ok().map(i128::from);
+    // Arrow looks for the offset of a clock that gets a zone.
+    let zoned = |v: i128| {
+        let gets =
+            |zone| matches!(to, Timestamp { zone: own, .. } if zone == Zone::None && own != Zone::None);
+        let gets = match from {
+            Timestamp { zone, .. } => gets(zone),
+            _ => gets(Zone::None),
         };
-        v = match (next, over) {
-            (Some(next), _) => next,
-            (None, Over::Wrap) => wrapped,
-            (None, Over::Null) => return Ok(None),
-            (None, Over::Fault) => return Err(Fault),
-        };
+        Some(v).filter(|v| !gets || in_calendar(*v, to))
+    };
+    match (from, to) {
+        (Timestamp { .. }, Date32 | Time32(_) | Time64(_)) if !in_calendar(v, from) => Err(Fault),
+        (Timestamp { .. }, Date32) => Ok(Some(v.div_euclid(per_day(from).into()))),
+        (Timestamp { .. }, Time32(_) | Time64(_)) => {
+            Ok(rescaled(v.rem_euclid(per_day(from).into()), from, to))
+        }
+        (Timestamp { .. }, Timestamp { .. }) => or_fails(rescaled(v, from, to).and_then(zoned)),
+        (Timestamp { .. }, Date64) | (Duration(_), Duration(_)) => or_fails(rescaled(v, from, to)),
+        (Date64, Timestamp { .. }) => or_fails(zoned(rescaled(v, from, to).ok_or(Fault)?)),
+        (Date32, Timestamp { .. }) => or_fails(rescaled(v, from, to).and_then(zoned)),
+        (Date32, Date64) => Ok(rescaled(v, from, to)),
+        (Int32, Date64) => Ok(rescaled(v, Date32, to)),
+        (Date64, Date32) | (Time32(_), Time32(_)) => or_fails(rescaled(v, from, to).and_then(narrow)),
+        (Time32(_) | Time64(_), Time64(_)) => rescaled(v, from, to).map(Some).ok_or(Fault),
+        (Time64(_), Time32(_)) => Ok(rescaled(v, from, to).map(|v| i128::from(v as i32))),
+        (Int64, Date32) | (Date64 | Timestamp { .. } | Duration(_), Int32) => or_fails(narrow(v)),
+        (Int32, Date32 | Time32(_))
+        | (Int64, Date64 | Time64(_) | Timestamp { .. } | Duration(_))
+        | (Date32 | Time32(_), Int32 | Int64)
+        | (Date64 | Time64(_) | Timestamp { .. } | Duration(_), Int64) => Ok(Some(v)),
+        _ => Err(Fault),
     }
-    Ok(Some(v))
 }
 
 /// Whether a year has a February 29.
@@ -112,13 +133,24 @@ fn days_of(year: i128, month: i128, day: i128) -> i128 {
     new_year(year) + (1..month).map(|month| month_days(year, month)).sum::<i128>() + day - 1
 }
 
+/// Whether DataFusion goes by nanoseconds: with the calendar, and with a clock that other zones would shift.
+fn by_nanos(to: Granularity, zone: Zone) -> bool {
+    use Granularity::*;
+    match to {
+        Microsecond | Millisecond | Second | Minute => false,
+        Hour | Day => zone != Zone::None,
+        Week | Month | Quarter | Year => true,
+    }
+}
+
 fn trunc(v: i128, ty: ValueType, to: Granularity, single: bool) -> Result<i128, Fault> {
     let (scale, a_day) = (i128::from(scale_to_nanos(ty)), i128::from(per_day(ty)));
     let ValueType::Timestamp { zone, .. } = ty else {
         let units = i128::from(to.nanos().ok_or(Fault)?) / scale;
         return Ok(if units > 1 { v - v % units } else { v });
     };
-    if single || to.in_nanos(zone) {
+    let nanos = single || by_nanos(to, zone);
+    if nanos {
         in_64(v * scale)?;
     }
     let days = v.div_euclid(a_day);
@@ -136,10 +168,11 @@ fn trunc(v: i128, ty: ValueType, to: Granularity, single: bool) -> Result<i128, 
             days_of(year, month, 1) * a_day
         }
     };
-    if single || to.in_nanos(zone) {
+    if nanos {
         in_64(first * scale)?;
     }
-    if single && to.of_second() && v < 0 && first != v {
+    let of_second = matches!(to, Granularity::Microsecond | Granularity::Millisecond);
+    if single && of_second && v < 0 && first != v {
         return Err(Fault);
     }
     Ok(i128::from(first as i64))
@@ -247,11 +280,13 @@ fn add_interval(
 
 #[cfg(test)]
 mod tests {
+    use arrow::datatypes::TimeUnit;
+
     use crate::kernels::expr::temporal::calendar_bounds;
 
     use super::*;
 
-    /// By the bounds, where [`cast`] goes by days.
+    /// By the bounds, where [`in_calendar`] goes by days.
     fn bounded(v: i64, per_day: i64) -> bool {
         calendar_bounds(per_day).is_none_or(|(first, last)| (first..=last).contains(&v))
     }
@@ -271,15 +306,17 @@ mod tests {
 
     #[test]
     fn bounds_of_the_calendar() {
-        for per_day in [86_400, 86_400_000, 86_400_000_000, NANOS_PER_DAY] {
+        for ty in [TimeUnit::Second, TimeUnit::Millisecond, TimeUnit::Microsecond, TimeUnit::Nanosecond]
+            .map(ValueType::Duration)
+        {
+            let per_day = per_day(ty);
             let Some((first, last)) = calendar_bounds(per_day) else {
                 assert_eq!(per_day, NANOS_PER_DAY);
                 assert!(bounded(i64::MIN, per_day));
                 continue;
             };
             for v in [first - 1, first, last, last + 1, 0, i64::MIN, i64::MAX] {
-                let by_day = cast(v.into(), &[Step::Instant(per_day, Over::Null)]) == Ok(Some(v.into()));
-                assert_eq!(by_day, bounded(v, per_day), "{v} of {per_day}");
+                assert_eq!(in_calendar(v.into(), ty), bounded(v, per_day), "{v} of {per_day}");
             }
         }
     }
