@@ -155,7 +155,8 @@ impl Dataset {
         for table in &self.tables {
             tables.push((table.name.clone(), table.store(&folder).await?));
         }
-        Ok(Stored { tables, rows: self.rows(), _folder: folder })
+        let contents = self.tables.iter().map(|table| table.rows.clone()).collect();
+        Ok(Stored { tables, rows: self.rows(), contents, _folder: Some(folder) })
     }
 }
 
@@ -165,7 +166,29 @@ pub struct Stored {
     pub tables: Vec<(String, Arc<dyn TableProvider>)>,
     /// Rows of all tables.
     pub rows: usize,
-    _folder: TempDir,
+    /// The tables' rows.
+    contents: Vec<RecordBatch>,
+    _folder: Option<TempDir>,
+}
+
+impl Stored {
+    /// For every row of every table: the dataset, in memory, with no other row in that table.
+    pub fn single_rows(&self) -> impl Iterator<Item = Result<Stored>> {
+        let every = self.contents.iter().enumerate();
+        every.flat_map(move |(at, rows)| (0..rows.num_rows()).map(move |row| self.with_one_row(at, row)))
+    }
+
+    fn with_one_row(&self, table: usize, row: usize) -> Result<Stored> {
+        let mut contents = self.contents.clone();
+        contents[table] = contents[table].slice(row, 1);
+        let tables = self.tables.iter().zip(&contents).map(|((name, _), rows)| {
+            let table = MemTable::try_new(rows.schema(), vec![vec![rows.clone()]])?;
+            Ok((name.clone(), Arc::new(table) as Arc<dyn TableProvider>))
+        });
+        let tables = tables.collect::<Result<_>>()?;
+        let rows = contents.iter().map(RecordBatch::num_rows).sum();
+        Ok(Stored { tables, rows, contents, _folder: None })
+    }
 }
 
 impl TableData {

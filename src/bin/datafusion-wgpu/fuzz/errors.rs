@@ -25,7 +25,7 @@ pub fn is_exhausted(text: &str) -> bool {
 
 /// Whether a value of a row raised the error, which rows before it or beside it may keep from being computed.
 pub fn is_of_a_value(text: &str) -> bool {
-    ["Divide by zero", "Overflow happened", "Cast error", "Overflowing on"]
+    ["Divide by zero", "Overflow happened", "Cast error", "Overflowing on", "Cannot cast ", "out of range"]
         .iter()
         .any(|part| text.contains(part))
 }

@@ -69,6 +69,9 @@ const MORE_TIME: u32 = 5;
 /// How often the CPU is asked once more under the forced run's own sizes.
 const REPEATS: usize = 20;
 
+/// Rows that the CPU is asked about one by one, at most.
+const MOST_ROWS_ALONE: usize = 2_000;
+
 /// How often the CPU is asked again before a difference counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Care {
@@ -208,7 +211,8 @@ impl<'a> Question<'a> {
         }
         if care == Care::Thorough
             && (self.is_filters_doing(engine, options, run).await
-                || self.is_of_slices(engine, options, run).await)
+                || self.is_of_slices(engine, options, run).await
+                || self.is_of_another_partition(engine, run).await)
         {
             return leak_or(Judgement::Undetermined, run.gpu.leaked);
         }
@@ -246,6 +250,27 @@ impl<'a> Question<'a> {
         }
         let again = engine.forced(self.stored, &self.sql, &whole).await;
         matches!(self.agreement(&self.oracle, &again, &whole), Judgement::Same | Judgement::SameError)
+    }
+
+    /// Whether both sides raised for a value where several partitions or sides of a UNION run at once, and the CPU raises the run's
+    /// error when that value's row is alone in its table. The one that fails first is reported.
+    async fn is_of_another_partition(&self, engine: &Engine, run: &Run) -> bool {
+        let (Verdict::Error(want), Verdict::Error(got)) = (&self.oracle.verdict, &run.verdict) else {
+            return false;
+        };
+        if run.gpu.partitions <= 1 || !is_of_a_value(want) || !is_of_a_value(got) {
+            return false;
+        }
+        let one = RunOptions::default().cpu(1, 8_192);
+        for stored in self.stored.single_rows().take(MOST_ROWS_ALONE) {
+            let Ok(stored) = stored else { return false };
+            if let Verdict::Error(text) = engine.cpu(&stored, &self.sql, &one).await
+                && same_error(&text, got)
+            {
+                return true;
+            }
+        }
+        false
     }
 
     /// Whether the run had the plan that DataFusion makes without this crate, to the letter: what it gave is DataFusion's

@@ -96,7 +96,12 @@ impl Generator<'_> {
                 Expr::new("avg of integers", DataType::Float64, "avg({})", vec![arg.into()]).with_tier(tier)
             }
             3 => {
-                let arg = self.value(scope, Class::Decimal, 1);
+                // Decimals of 32 and 64 bits become integers beside one, whose averages round.
+                let narrow = |column: &Expr| {
+                    matches!(column.data_type, DataType::Decimal32(..) | DataType::Decimal64(..))
+                };
+                let depth = usize::from(!scope.iter().any(narrow));
+                let arg = self.value(scope, Class::Decimal, depth);
                 Expr::new("avg of decimals", DataType::Decimal128(38, 6), "avg({})", vec![arg.into()])
             }
             _ if !place.nested && self.rng.chance(50) => self.of_doubles(scope, Rounding::Average),

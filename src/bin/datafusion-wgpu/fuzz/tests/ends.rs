@@ -198,13 +198,37 @@ async fn errors_of_slices_are_open_if_whole_batches_agree() {
     let engine = Engine::new("", Duration::from_secs(60)).unwrap();
     let header = script.header;
     let question = Question::of_sql(&engine, &stored, script.sql, header.reference, header.spec).await;
-    let (run, judgement) = question.run(&engine, &header.options, &Plant::default(), Care::Thorough).await;
+    let (mut run, judgement) =
+        question.run(&engine, &header.options, &Plant::default(), Care::Thorough).await;
     let (Verdict::Error(off), Verdict::Error(forced)) = (&question.oracle.verdict, &run.verdict) else {
         panic!("{:?} {:?}", question.oracle.verdict, run.verdict)
     };
     assert!(off.contains("Divide by zero") && forced.contains("Overflowing on"), "{off}\n{forced}");
     assert!(matches!(judgement, Judgement::Undetermined), "{judgement:?}");
-    // Whole batches leave nothing open.
+    // Whole batches of one partition leave nothing open.
+    run.gpu.partitions = 1;
     let judgement = question.judge(&engine, &RunOptions::default(), &run, Care::Thorough).await;
     assert!(matches!(judgement, Judgement::Wrong(Wrong::Error, _)), "{judgement:?}");
+}
+
+/// Which of several partitions fails first is open, if some row of the tables raises what was reported.
+#[tokio::test]
+async fn errors_of_partitions_are_open_if_a_row_raises_them() {
+    let stored = numbers().await;
+    let engine = Engine::new("", Duration::from_secs(60)).unwrap();
+    let sql = "SELECT arrow_cast(k % 16 + 113, 'Int8'), 10 / (k - 17) FROM t0".to_string();
+    let question = Question::of_sql(&engine, &stored, sql, None, Spec::default()).await;
+    let Verdict::Error(off) = &question.oracle.verdict else { panic!("{:?}", question.oracle.verdict) };
+    assert!(off.contains("Cast error"), "{off}");
+    for (text, partitions, is_open) in [
+        ("Arrow error: Divide by zero error", 4, true),
+        ("Arrow error: Divide by zero error", 1, false),
+        ("Arrow error: Arithmetic overflow: Overflow happened on: 1 + 2", 4, false),
+    ] {
+        let gpu = runner::GpuWork { partitions, ..runner::GpuWork::default() };
+        let run = runner::Run { verdict: Verdict::Error(text.to_string()), gpu, plan: String::new() };
+        let judgement = question.judge(&engine, &RunOptions::default(), &run, Care::Thorough).await;
+        assert_eq!(matches!(judgement, Judgement::Undetermined), is_open, "{text}: {judgement:?}");
+        assert_eq!(matches!(judgement, Judgement::Wrong(Wrong::Error, _)), !is_open, "{text}: {judgement:?}");
+    }
 }
