@@ -33,7 +33,7 @@ use super::expr::widths::{is_integer, is_unsigned};
 use super::expr::{Expr, ValueType};
 use super::partition::{partition, partition_shaders};
 use super::program::{ColumnShape, Program, Segment, check_tables, column_shapes, columns_of};
-use super::reduce::{AggregateKind, AggregateSpec};
+use super::reduce::{AggregateKind, AggregateSpec, sums_as_integer};
 use super::select::array_of;
 use super::shader::{column_bindings, fitted};
 use launch::{Launch, Surprise};
@@ -244,9 +244,12 @@ pub fn state_type(spec: &AggregateSpec) -> GpuResult<Option<ValueType>> {
             _ => return Err(unfit()),
         },
         AggregateKind::SumInt if is_unsigned(arg) => Some(ValueType::UInt64),
-        AggregateKind::SumInt => Some(ValueType::Int64),
+        AggregateKind::SumInt if sums_as_integer(arg) => Some(ValueType::Int64),
+        AggregateKind::SumInt => return Err(unfit()),
         AggregateKind::SumDecimal => match arg {
-            ValueType::Decimal { scale, .. } => Some(ValueType::Decimal { precision: 38, scale }),
+            ValueType::Decimal32 { scale, .. }
+            | ValueType::Decimal64 { scale, .. }
+            | ValueType::Decimal { scale, .. } => Some(ValueType::Decimal { precision: 38, scale }),
             _ => return Err(unfit()),
         },
         AggregateKind::SumAsFloat64 => Some(ValueType::Decimal { precision: 38, scale: 0 }),

@@ -15,7 +15,7 @@ use crate::error::{GpuError, GpuResult};
 use crate::memory::{BufferSlice, DeviceCaps, LaunchScope, ShaderSource, download_timed};
 
 use super::exact::{ExactSum, Special};
-use super::expr::widths::is_unsigned;
+use super::expr::widths::{is_integer, is_unsigned};
 use super::expr::{Expr, ValueType};
 use super::launch::{Grid, allocate, argument_slices, bind, check_bindings, dispatch, pack, plan_grid};
 use super::program::{ColumnShape, Program, Segment, check_tables, column_shapes, columns_of};
@@ -33,9 +33,9 @@ pub enum AggregateKind {
     CountRows,
     /// `count(x)`: those whose argument is not NULL.
     Count,
-    /// Sum of integers of any type, wrapping at 64 bits.
+    /// Sum of integers of any type and of durations, wrapping at 64 bits.
     SumInt,
-    /// Sum of decimals, wrapping at 128 bits.
+    /// Sum of decimals of any width, wrapping at 128 bits.
     SumDecimal,
     /// Exact sum of the integers after each was rounded to a double: the numerator of `avg(CAST(x AS DOUBLE))`.
     SumAsFloat64,
@@ -119,6 +119,11 @@ impl AggregateKind {
             AggregateKind::BitXor => a ^ b,
         }
     }
+}
+
+/// Whether sums of `ty` are those of 64-bit integers.
+pub(crate) fn sums_as_integer(ty: ValueType) -> bool {
+    is_integer(ty) || matches!(ty, ValueType::Duration(_))
 }
 
 /// A sum as the 64-bit integer type that DataFusion sums `ty` in.

@@ -5,7 +5,7 @@ use std::fmt::Display;
 use arrow::datatypes::DataType;
 
 use crate::kernels::expr::ValueType;
-pub(crate) use crate::kernels::expr::widths::{is_float, is_integer};
+pub(crate) use crate::kernels::expr::widths::{is_decimal, is_float, is_integer};
 use crate::memory::upload::value_type;
 
 use super::reason::Reason;

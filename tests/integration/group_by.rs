@@ -170,7 +170,8 @@ fn in_memory(ctx: &SessionContext, columns: &[(&str, ArrayRef)]) -> TestResult {
     Ok(())
 }
 
-async fn both(partitions: usize, columns: &[(&str, ArrayRef)]) -> TestResult<(Gpu, SessionContext)> {
+/// A session with the GPU and one without, each with `columns` as table `f` in two partitions.
+pub async fn both(partitions: usize, columns: &[(&str, ArrayRef)]) -> TestResult<(Gpu, SessionContext)> {
     let (gpu, off) = (Gpu::new(partitions).await?, cpu(partitions));
     in_memory(&gpu.ctx, columns)?;
     in_memory(&off, columns)?;
@@ -423,7 +424,7 @@ async fn cancelled() -> TestResult {
         let mut rows = datafusion::physical_plan::execute_stream(plan, gpu.ctx.task_ctx())?;
         for _ in 0..polls {
             let next = futures::StreamExt::next(&mut rows);
-            let _ = tokio::time::timeout(std::time::Duration::from_millis(5), next).await;
+            let _ = tokio::time::timeout(Duration::from_millis(5), next).await;
         }
         drop(rows);
         gpu.settled().await?;

@@ -24,6 +24,7 @@ mod in_lists;
 mod layering;
 mod laziness;
 mod memory;
+mod narrow_sums;
 mod nullability;
 mod observe;
 mod placement;

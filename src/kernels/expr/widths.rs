@@ -123,6 +123,11 @@ pub fn is_integer(ty: ValueType) -> bool {
     is_signed(ty) || is_unsigned(ty)
 }
 
+/// Whether the type is a decimal of any width.
+pub fn is_decimal(ty: ValueType) -> bool {
+    matches!(ty, ValueType::Decimal32 { .. } | ValueType::Decimal64 { .. } | ValueType::Decimal { .. })
+}
+
 /// Whether the type is a float that is computed with.
 pub fn is_float(ty: ValueType) -> bool {
     matches!(ty, ValueType::Float32 | ValueType::Float64)

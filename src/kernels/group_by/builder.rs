@@ -149,8 +149,7 @@ impl<'a> Builder<'a> {
         count: usize,
         counted: &str,
     ) -> GpuResult<usize> {
-        let integers = matches!(kind, AggregateKind::SumInt | AggregateKind::SumAsFloat64);
-        if integers && !is_integer(arg.ty) {
+        if kind == AggregateKind::SumAsFloat64 && !is_integer(arg.ty) {
             return Err(GpuError::Internal(format!("{kind:?} of {:?}", arg.ty)));
         }
         Ok(match kind {
@@ -425,6 +424,10 @@ fn biased(arg: &Node, wide: bool) -> (Vec<String>, Option<u8>) {
         Class::I64 if wide && arg.bits > 32 && arg.bits <= 63 => {
             let positive = format!("bitcast<u64>({}) + {:#x}lu", arg.value, 1u64 << arg.bits);
             (sum_words(Class::U64, &positive), Some(arg.bits))
+        }
+        Class::I64 if wide && arg.bits > 63 => {
+            let positive = format!("bitcast<u64>({}) ^ {:#x}lu", arg.value, 1u64 << 63);
+            (sum_words(Class::U64, &positive), Some(63))
         }
         class => (sum_words(class, &arg.value), None),
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef};
 
-use crate::kernels::expr::widths::is_integer;
+use crate::kernels::expr::widths::{is_decimal, is_integer};
 use crate::kernels::expr::{ArithOp, CompareOp, Expr, Scalar, ValueType};
 use crate::kernels::program::{ColumnShape, Program};
 use crate::kernels::reference;
@@ -40,7 +40,10 @@ fn all_of(arg: &Arc<Expr>) -> Vec<AggregateSpec> {
     if is_integer(ty) || ty == Boolean {
         kinds.extend([AggregateKind::BitAnd, AggregateKind::BitOr, AggregateKind::BitXor]);
     }
-    if matches!(ty, Decimal { .. }) {
+    if matches!(ty, Duration(_)) {
+        kinds.push(AggregateKind::SumInt);
+    }
+    if is_decimal(ty) {
         kinds.push(AggregateKind::SumDecimal);
     }
     if matches!(ty, Float32 | Float64) {

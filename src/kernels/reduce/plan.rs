@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write;
 
 use crate::error::{GpuError, GpuResult};
-use crate::kernels::expr::widths::{Class, is_integer};
+use crate::kernels::expr::widths::{Class, is_decimal, is_integer};
 use crate::kernels::expr::{Emitter, Node, ValueType, sign_extended};
 use crate::kernels::program::{ColumnShape, Program};
 use crate::kernels::shader::{
@@ -18,7 +18,7 @@ use crate::memory::{BindingKind, DeviceCaps, ShaderSource};
 
 use super::accumulate::{Accumulator, Batch, Join, PLANES, Registers, batches, update};
 use super::float::{BASE_WORDS, FloatSum, Width, library};
-use super::{AggregateKind, AggregateSpec};
+use super::{AggregateKind, AggregateSpec, sums_as_integer};
 
 /// log2 of the rows that one invocation may add up; the grid is planned for it.
 pub(super) const THREAD_ROWS_LOG2: u8 = 14;
@@ -189,7 +189,7 @@ impl Builder<'_> {
             // Has more than one accumulator.
             AggregateKind::SumFloat => return Err(unfit()),
             AggregateKind::SumInt => {
-                if !is_integer(arg.ty) {
+                if !sums_as_integer(arg.ty) {
                     return Err(unfit());
                 }
                 let text = match arg.class {
@@ -201,7 +201,13 @@ impl Builder<'_> {
                 Some(self.add(Join::Add, Class::U64, Class::U64, &text, counted))
             }
             AggregateKind::SumDecimal => match arg.ty {
-                ValueType::Decimal { .. } => Some(self.sum(&arg.value, arg.class, arg.bits, counted)),
+                ty if is_decimal(ty) => {
+                    let (value, class) = match arg.class {
+                        Class::I32 => (sign_extended(&arg.value), Class::I64),
+                        class => (arg.value.clone(), class),
+                    };
+                    Some(self.sum(&value, class, arg.bits, counted))
+                }
                 _ => return Err(unfit()),
             },
             AggregateKind::SumAsFloat64 => {

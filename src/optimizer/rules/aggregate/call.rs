@@ -18,7 +18,7 @@ use crate::kernels::expr::{Expr, ValueType};
 use crate::kernels::reduce::{AggregateKind, AggregateSpec};
 use crate::optimizer::expr::{Declined, Lowering};
 use crate::optimizer::reason::{Reason, shorten};
-use crate::optimizer::types::is_integer;
+use crate::optimizer::types::{is_decimal, is_integer};
 use crate::physical_plan::aggregate::group::Text;
 
 /// A lowered aggregate, and where the strings are of which kernels see ranks.
@@ -126,10 +126,12 @@ impl Call<'_> {
         let arg = lowering.lower(arg)?;
         let result = self.aggregate.field().data_type().clone();
         match (arg.value_type(), result) {
-            (ValueType::Int64, DataType::Int64) | (ValueType::UInt64, DataType::UInt64) => {
-                Ok(Spec::of(AggregateKind::SumInt, arg))
-            }
-            (ValueType::Decimal { .. }, DataType::Decimal128(..)) => {
+            (ValueType::Int64, DataType::Int64)
+            | (ValueType::UInt64, DataType::UInt64)
+            | (ValueType::Duration(_), DataType::Duration(_)) => Ok(Spec::of(AggregateKind::SumInt, arg)),
+            (ValueType::Decimal32 { .. }, DataType::Decimal32(..))
+            | (ValueType::Decimal64 { .. }, DataType::Decimal64(..))
+            | (ValueType::Decimal { .. }, DataType::Decimal128(..)) => {
                 Ok(Spec::of(AggregateKind::SumDecimal, arg))
             }
             (ty, result) => Err(self.unsupported(lowering, &format!("a sum of {ty} as {result}"))),
@@ -151,10 +153,12 @@ impl Call<'_> {
         let arg = lowering.lower(arg)?;
         // From 26 digits on DataFusion sums in 256 bits, which do not wrap where ours do.
         let state = self.aggregate.state_fields().ok().and_then(|fields| fields.get(1).cloned());
-        let sum_fits = state.is_some_and(|field| matches!(field.data_type(), DataType::Decimal128(..)));
+        let sum_fits = state.is_some_and(|field| {
+            matches!(field.data_type(), DataType::Decimal64(..) | DataType::Decimal128(..))
+        });
         match arg.value_type() {
-            ValueType::Decimal { .. } if sum_fits => Ok(Spec::of(AggregateKind::SumDecimal, arg)),
-            ty @ ValueType::Decimal { .. } => {
+            ty if is_decimal(ty) && sum_fits => Ok(Spec::of(AggregateKind::SumDecimal, arg)),
+            ty if is_decimal(ty) => {
                 Err(self.unsupported(lowering, &format!("an average of {ty} is summed in 256 bits")))
             }
             ty => Err(self.unsupported(lowering, &format!("an average of {ty}"))),

@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, Int64Array, RecordBatch, UInt64Array, make_array};
+use arrow::array::{
+    Array, ArrayRef, ArrowPrimitiveType, AsArray, Int64Array, PrimitiveArray, RecordBatch, UInt64Array,
+    make_array,
+};
 use arrow::buffer::NullBuffer;
-use arrow::datatypes::{DataType, Decimal128Type, FieldRef, Schema};
+use arrow::datatypes::{DataType, Decimal32Type, Decimal64Type, Decimal128Type, FieldRef, Schema};
 use datafusion::common::{Result, internal_err};
 use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
 
@@ -73,17 +76,31 @@ fn seen(states: &GroupStates) -> Option<NullBuffer> {
     (nulls.null_count() > 0).then_some(nulls)
 }
 
-/// `values` as an array of the field's type, which may be a decimal of another precision.
+/// `values` as an array of the field's type, which may be a decimal of another precision or of fewer bits, in which DataFusion's
+/// sums wrap, or a duration.
 fn typed(function: &AggregateFunctionExpr, values: &ArrayRef, field: &FieldRef) -> Result<ArrayRef> {
     let (from, to) = (values.data_type(), field.data_type());
     let same = match (from, to) {
+        (DataType::Decimal128(_, a), DataType::Decimal64(_, b)) if a == b => {
+            return with_nulls(&cut::<Decimal64Type>(values, |sum| sum as i64), to, values.nulls().cloned());
+        }
+        (DataType::Decimal128(_, a), DataType::Decimal32(_, b)) if a == b => {
+            return with_nulls(&cut::<Decimal32Type>(values, |sum| sum as i32), to, values.nulls().cloned());
+        }
         (DataType::Decimal128(_, a), DataType::Decimal128(_, b)) => a == b,
+        (DataType::Int64, DataType::Duration(_)) => true,
         _ => from == to,
     };
     if !same {
         return internal_err!("{}: a state of {to} from values of {from}", function.name());
     }
     with_nulls(values, to, values.nulls().cloned())
+}
+
+/// The low bits of sums.
+fn cut<T: ArrowPrimitiveType>(sums: &ArrayRef, low: impl Fn(i128) -> T::Native) -> ArrayRef {
+    let sums = sums.as_primitive::<Decimal128Type>().values();
+    Arc::new(PrimitiveArray::<T>::from_iter_values(sums.iter().map(|sum| low(*sum))))
 }
 
 fn with_nulls(values: &ArrayRef, ty: &DataType, nulls: Option<NullBuffer>) -> Result<ArrayRef> {
