@@ -91,12 +91,17 @@ fn dec_rem(a: vec2<u64>, b: vec2<u64>) -> vec2<u64> {
     return dec_signed(d.r, (a.y >> 63u) != 0lu);
 }
 
-// To the nearest, ties away from zero, by a positive even number.
+// To the nearest, ties away from zero, by 1 or a positive even number.
 fn dec_round(a: vec2<u64>, b: vec2<u64>) -> vec2<u64> {
     let d = dec_udivmod(dec_magnitude(a), b);
-    let half = vec2<u64>((b.x >> 1u) | (b.y << 63u), b.y >> 1u);
-    let up = select(1lu, 0lu, dec_less(d.r, half));
+    let up = select(1lu, 0lu, dec_less(d.r, w_sub(b, d.r)));
     return dec_signed(w_add(d.q, vec2<u64>(up, 0lu)), (a.y >> 63u) != 0lu);
+}
+
+// The multiple of b, which may have all 128 bits, towards zero.
+fn dec_trunc(a: vec2<u64>, b: vec2<u64>) -> vec2<u64> {
+    let x = dec_magnitude(a);
+    return dec_signed(w_sub(x, dec_udivmod(x, b).r), (a.y >> 63u) != 0lu);
 }
 
 // The multiple of b at or below a.
@@ -122,6 +127,23 @@ fn dec_div64(a: i64, b: i64) -> i64 {
 
 fn dec_rem64(a: i64, b: i64) -> i64 {
     return a - dec_div64(a, b) * b;
+}
+
+// dec_round by a divisor given by its halves: one with a high half is 10^20 at least, of which no value is the half.
+fn dec_round64(a: i64, low: u64, high: u64) -> i64 {
+    let x = bitcast<u64>(select(a, -a, a < 0li));
+    let unit = max(low, 1lu);
+    let q = x / unit;
+    let r = x - q * unit;
+    let n = bitcast<i64>(select(q + select(0lu, 1lu, r >= unit - r), 0lu, high != 0lu));
+    return select(n, -n, a < 0li);
+}
+
+fn dec_trunc64(a: i64, low: u64, high: u64) -> i64 {
+    let x = bitcast<u64>(select(a, -a, a < 0li));
+    let unit = max(low, 1lu);
+    let n = bitcast<i64>(select(x - x % unit, 0lu, high != 0lu));
+    return select(n, -n, a < 0li);
 }
 
 // mantissa * 2^exponent, the mantissa of 53 bits, or 2^53 after a carry; zero has the mantissa 0.

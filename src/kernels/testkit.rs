@@ -253,12 +253,12 @@ pub(crate) fn cast(expr: Arc<Expr>, to: ValueType) -> Arc<Expr> {
     Arc::new(Expr::Cast { expr, to })
 }
 
-/// A function of the integer family.
 pub(crate) fn extreme(function: ExtremeFn, args: Vec<Arc<Expr>>) -> Arc<Expr> {
     let ty = args.first().map_or(Null, |arg| arg.value_type());
     Arc::new(Expr::Call { function: Function::Extreme(function), args, ty })
 }
 
+/// A function of the integer family.
 pub(crate) fn call(function: IntegerFn, args: Vec<Arc<Expr>>, ty: ValueType) -> Arc<Expr> {
     Arc::new(Expr::Call { function: Function::Integer(function), args, ty })
 }

@@ -92,23 +92,37 @@ fn add(rows: &mut Vec<(String, Row)>, shown: &str, row: Row) {
 }
 
 fn cells(row: &Row) -> [String; 2] {
-    let (mut gpu, mut reasons): (_, BTreeMap<String, Vec<DataType>>) = (vec![], BTreeMap::new());
+    let mut gpu = vec![];
+    let mut own: BTreeMap<&str, Vec<DataType>> = BTreeMap::new();
     for (ty, answer) in row {
         match answer {
             Answer::Unknown => {}
             Answer::Gpu => gpu.push(ty.clone()),
-            Answer::Cpu(reason) => {
-                let own = format!("{ty} is not on the device");
-                let reason =
-                    if *reason == own { "not on the device".to_owned() } else { impersonal(reason, ty) };
-                reasons.entry(reason).or_default().push(ty.clone());
+            Answer::Cpu(reason) if *reason == format!("{ty} is not on the device") => {
+                own.entry("not on the device").or_default().push(ty.clone());
             }
+            Answer::Cpu(reason) => own.entry(reason).or_default().push(ty.clone()),
         }
     }
-    let cpu: Vec<String> = reasons
-        .iter()
-        .map(|(reason, types)| format!("{}: {}", names(types), reason.replace('|', "\\|")))
-        .collect();
+    // Reasons that differ in the type's name only are one.
+    let mut shared: BTreeMap<String, Vec<(&str, Vec<DataType>)>> = BTreeMap::new();
+    for (reason, types) in own {
+        let name = match types.as_slice() {
+            [ty] => impersonal(reason, ty),
+            _ => reason.to_owned(),
+        };
+        shared.entry(name).or_default().push((reason, types));
+    }
+    let cpu = shared.into_iter().map(|(name, all)| {
+        let reason = match all.as_slice() {
+            [(reason, _)] => (*reason).to_owned(),
+            _ => name.replace("this type as this type", "this type as the same"),
+        };
+        let declined = |ty: &&DataType| all.iter().any(|(_, types)| types.contains(ty));
+        let types: Vec<DataType> = row.iter().map(|(ty, _)| ty).filter(declined).cloned().collect();
+        format!("{}: {}", names(&types), reason.replace('|', "\\|"))
+    });
+    let cpu: Vec<String> = cpu.collect();
     [names(&gpu), cpu.join("; ")]
 }
 

@@ -99,6 +99,35 @@ async fn every_type_as_column_literal_and_case() -> TestResult {
     Ok(())
 }
 
+/// What `round` and `trunc` are told is data too, as long as it lies on one side of the point.
+#[tokio::test(flavor = "multi_thread")]
+async fn other_decimal_places_make_no_new_pipeline() -> TestResult {
+    let both = Both::with_table(table()?).await?;
+    for name in ["i8", "i64", "u32", "f32", "f64", "dec32", "dec64", "dec", "wide"] {
+        for function in ["round", "trunc"] {
+            for sides in [["1", "2", "0", "7"], ["-1", "-2", "-3", "-30"]] {
+                // Powers of ten that floats lack, and other types round to 0 by.
+                let sides = if name.starts_with('f') { &sides[..3] } else { &sides[..] };
+                for (at, places) in sides.iter().enumerate() {
+                    let sql = format!("SELECT id, {function}({name}, {places}) AS r FROM t WHERE id > {at}");
+                    let made = both.same(&sql).await?;
+                    assert!(at == 0 || made == 0, "{made} pipelines of {sql}");
+                }
+            }
+            let prepared = format!("{function}_{name}");
+            for ctx in [&both.gpu.ctx, &both.cpu] {
+                ctx.sql(&format!(
+                    "PREPARE {prepared}(INT) AS SELECT id FROM t WHERE {function}({name}, $1) > 2"
+                ))
+                .await?;
+            }
+            both.same(&format!("EXECUTE {prepared}(1)")).await?;
+            assert_eq!(both.same(&format!("EXECUTE {prepared}(2)")).await?, 0, "{prepared}");
+        }
+    }
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_changed_value_makes_no_new_pipeline() -> TestResult {
     let both = Both::with_table(table()?).await?;

@@ -80,7 +80,14 @@ impl Emitter<'_> {
     }
 
     /// A 128-bit operation, checked where its bound allows overflow.
-    fn wide_op(&mut self, function: &str, a: &Scaled, b: &Scaled, bits: u8, node: &mut Node) -> Scaled {
+    pub(super) fn wide_op(
+        &mut self,
+        function: &str,
+        a: &Scaled,
+        b: &Scaled,
+        bits: u8,
+        node: &mut Node,
+    ) -> Scaled {
         let (x, y) = (a.wide(), b.wide());
         let value = if bits <= 127 {
             self.name(&format!("w_{function}({x}, {y})"))

@@ -40,16 +40,16 @@ pub enum DecimalFn {
     Floor,
     /// Smallest whole number that is not below; faults beyond the type's precision.
     Ceil,
-    /// DataFusion's `round` to a constant number of places, half away from zero.
+    /// DataFusion's `round`: how many units the first operand has, half away from zero. The unit is 1 or an even number, of
+    /// 128 bits: two operands of type UInt64, the low half first.
     Round {
-        /// Places after the point; negative ones lie before it.
-        places: i32,
+        /// Whether two more operands are a factor that the number of units is multiplied with; the product is not much greater
+        /// than the operand or the unit. Faults where it does not fit.
+        scaled: bool,
     },
-    /// DataFusion's `trunc` to a constant number of places.
-    Truncate {
-        /// Places after the point; negative ones lie before it.
-        places: i32,
-    },
+    /// DataFusion's `trunc`: the multiple of a unit towards zero, 0 for units greater than the operand. The unit lies in operands
+    /// as that of `Round` does.
+    Truncate,
 }
 
 /// A decimal type of Arrow.
@@ -102,43 +102,6 @@ impl DecimalType {
     }
 }
 
-/// How `round` works on a type.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Rounding {
-    /// Every value becomes 0.
-    Zero,
-    /// Nothing is rounded.
-    Same,
-    /// Divide by a power of ten, rounding, then multiply by another.
-    Digits {
-        /// Digits taken off.
-        off: u32,
-        /// Digits put back.
-        back: u32,
-    },
-}
-
-/// DataFusion's plan for rounding `from` into `to`, and whether it looks at the precision afterwards.
-pub(crate) fn rounding(from: DecimalType, to: DecimalType, places: i32) -> (Rounding, bool) {
-    let whole = i32::from(from.precision) - i32::from(from.scale);
-    let checked = u32::from(to.precision) == to.max_digits() && from.scale == 0 && places < 0;
-    if places < 0 && (whole <= 0 || places.unsigned_abs() > whole.unsigned_abs()) {
-        return (Rounding::Zero, checked);
-    }
-    let off = i32::from(from.scale).saturating_sub(places);
-    if off <= 0 {
-        return (Rounding::Same, checked);
-    }
-    let back = i32::from(to.scale).saturating_sub(places).max(0);
-    (Rounding::Digits { off: off.unsigned_abs(), back: back.unsigned_abs() }, checked)
-}
-
-/// Digits that `trunc` takes off, or `None` when nothing remains.
-pub(crate) fn truncation(ty: DecimalType, places: i32) -> Option<u32> {
-    let off = i32::from(ty.scale).saturating_sub(places).max(0).unsigned_abs();
-    (off < ty.max_digits()).then_some(off)
-}
-
 /// Powers of ten by which the operands of a division are multiplied first.
 pub(crate) fn division_steps(l: DecimalType, r: DecimalType, to: DecimalType) -> (u32, u32) {
     let power = i16::from(to.scale) - i16::from(l.scale) + i16::from(r.scale);
@@ -168,7 +131,8 @@ impl DecimalFn {
             DecimalFn::Floor | DecimalFn::Ceil => {
                 args.first().and_then(|ty| DecimalType::of(*ty)).is_some_and(|ty| ty.scale > 0)
             }
-            DecimalFn::ToFloat | DecimalFn::Absolute | DecimalFn::Truncate { .. } => false,
+            DecimalFn::Round { scaled } => scaled,
+            DecimalFn::ToFloat | DecimalFn::Absolute | DecimalFn::Truncate => false,
             _ => true,
         }
     }
@@ -178,6 +142,9 @@ impl DecimalFn {
     /// # Errors
     /// A phrase that names the function and the types.
     pub fn check(self, args: &[ValueType], ty: ValueType) -> Result<(), String> {
+        if matches!(self, DecimalFn::Round { .. } | DecimalFn::Truncate) {
+            return self.check_units(args, ty);
+        }
         let from: Vec<Option<DecimalType>> = args.iter().map(|arg| DecimalType::of(*arg)).collect();
         let to = DecimalType::of(ty);
         let known = match (self, from.as_slice(), to) {
@@ -206,16 +173,25 @@ impl DecimalFn {
                 DecimalFn::Negate | DecimalFn::Absolute | DecimalFn::Floor | DecimalFn::Ceil,
                 [Some(from)],
                 Some(to),
-            )
-            | (DecimalFn::Truncate { .. }, [Some(from)], Some(to)) => *from == to,
-            (DecimalFn::Round { places }, [Some(from)], Some(to)) => {
-                let fits = match rounding(*from, to, places).0 {
-                    Rounding::Digits { off, back } => off.max(back) <= to.max_digits(),
-                    _ => true,
-                };
-                fits && from.width == to.width
-            }
+            ) => *from == to,
             _ => false,
+        };
+        if known { Ok(()) } else { Err(unknown_types(args, ty)) }
+    }
+
+    fn check_units(self, args: &[ValueType], ty: ValueType) -> Result<(), String> {
+        let halves = if self == (DecimalFn::Round { scaled: true }) { 4 } else { 2 };
+        let known = match args {
+            [value, numbers @ ..] => {
+                let types = (DecimalType::of(*value), DecimalType::of(ty));
+                let same = match (self, types) {
+                    (DecimalFn::Truncate, (Some(from), Some(to))) => from == to,
+                    (_, (Some(from), Some(to))) => from.width == to.width,
+                    _ => false,
+                };
+                same && numbers.len() == halves && numbers.iter().all(|half| *half == ValueType::UInt64)
+            }
+            [] => false,
         };
         if known { Ok(()) } else { Err(unknown_types(args, ty)) }
     }

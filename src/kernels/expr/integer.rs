@@ -28,6 +28,9 @@ pub enum IntegerFn {
     ShiftRight,
     /// Absolute value of a signed integer; faults for MIN.
     Abs,
+    /// DataFusion's `round` before the point: the nearest multiple of the second operand, half away from zero. That is a power
+    /// of ten, 1 for places after the point, or 0 where every value becomes 0. Faults where the result is no value of the type.
+    Round,
     /// Between integers and booleans; 0 is false, all else true.
     Convert {
         /// NULL for what does not fit the result's type, instead of a fault.
@@ -39,7 +42,7 @@ impl IntegerFn {
     /// Whether a value may meet a fault, for all that is known before the data is.
     pub fn may_fault(self, args: &[ValueType], ty: ValueType) -> bool {
         match self {
-            IntegerFn::Divide | IntegerFn::Remainder | IntegerFn::Abs => true,
+            IntegerFn::Divide | IntegerFn::Remainder | IntegerFn::Abs | IntegerFn::Round => true,
             IntegerFn::Convert { safe } => !safe && args.iter().any(|from| outside(*from, ty, "").is_some()),
             _ => false,
         }
@@ -76,6 +79,7 @@ impl Emitter<'_> {
             (Convert { safe }, [e]) => Ok(self.convert(e, ty, safe)),
             (Abs, [e]) => Ok(self.absolute(e)),
             (Divide | Remainder, [l, r]) => Ok(self.division(function, l, r)),
+            (Round, [l, r]) => Ok(self.to_multiples(l, r)),
             (BitAnd, [l, r]) => Ok(self.operator(l, r, &format!("{} & {}", l.value, r.value))),
             (BitOr, [l, r]) => Ok(self.operator(l, r, &format!("{} | {}", l.value, r.value))),
             (BitXor, [l, r]) => Ok(self.operator(l, r, &format!("{} ^ {}", l.value, r.value))),
@@ -102,12 +106,7 @@ impl Emitter<'_> {
 
     /// A divisor that has no quotient is replaced by 1: MIN % -1 is then right as it is, the rest are faults.
     fn division(&mut self, function: IntegerFn, l: &Node, r: &Node) -> Node {
-        let (zero, one) = match l.class {
-            Class::I32 => ("0i", "1i"),
-            Class::U32 => ("0u", "1u"),
-            Class::I64 => ("0li", "1li"),
-            _ => ("0lu", "1lu"),
-        };
+        let (zero, one) = literals(l.class);
         let none = self.name(&format!("{} == {zero}", r.value));
         let mut replaced = none.clone();
         let mut faulty = none;
@@ -122,6 +121,31 @@ impl Emitter<'_> {
         let symbol = if function == IntegerFn::Divide { "/" } else { "%" };
         let mut node = self.operator(l, r, &format!("{} {symbol} {divisor}", l.value));
         self.fault(&mut node, &faulty);
+        node
+    }
+
+    /// The nearest multiple lies less than a factor away, so that one out of range wraps to the other side of the value.
+    fn to_multiples(&mut self, value: &Node, factor: &Node) -> Node {
+        let (zero, one) = literals(value.class);
+        let (v, f) = (&value.value, &factor.value);
+        let divisor = self.name(&format!("max({f}, {one})"));
+        let rest = self.name(&format!("{v} % {divisor}"));
+        let half = self.name(&format!("{divisor} / ({one} + {one})"));
+        let up = self.name(&format!("({divisor} > {one}) & ({rest} >= {half})"));
+        let mut text = format!("{v} - {rest} + select({zero}, {divisor}, {up})");
+        let mut down = None;
+        if is_signed(value.ty) {
+            let flag = self.name(&format!("({divisor} > {one}) & ({rest} <= -{half})"));
+            text = format!("{text} - select({zero}, {divisor}, {flag})");
+            down = Some(flag);
+        }
+        let mut node = self.operator(value, factor, &text);
+        let mut over = format!("({up} & ({} < {v}))", node.value);
+        if let Some(down) = down {
+            over = format!("{over} | ({down} & ({} > {v}))", node.value);
+        }
+        self.fault(&mut node, &over);
+        node.value = self.name(&format!("select({}, {zero}, {f} == {zero})", node.value));
         node
     }
 
@@ -157,6 +181,16 @@ impl Emitter<'_> {
             }
         }
         node
+    }
+}
+
+/// 0 and 1 of an integer class.
+fn literals(class: Class) -> (&'static str, &'static str) {
+    match class {
+        Class::I32 => ("0i", "1i"),
+        Class::U32 => ("0u", "1u"),
+        Class::I64 => ("0li", "1li"),
+        _ => ("0lu", "1lu"),
     }
 }
 

@@ -28,6 +28,16 @@ pub fn decimal(function: DecimalFn, args: &[(Scalar, ValueType)], ty: ValueType)
                 _ => double.to_bits().into(),
             }))
         }
+        (DecimalFn::Round { .. } | DecimalFn::Truncate, [(Some(value), from), numbers @ ..]) => {
+            let numbers: Vec<u128> = numbers.chunks_exact(2).filter_map(number).collect();
+            let types = (DecimalType::of(*from).ok_or(Fault)?, DecimalType::of(ty).ok_or(Fault)?);
+            match (function, numbers.as_slice()) {
+                (DecimalFn::Truncate, [unit]) => Ok(Some(truncated(*value, *unit))),
+                (_, [unit]) => round(*value, *unit, None, types).map(Some),
+                (_, [unit, factor]) => round(*value, *unit, Some(*factor), types).map(Some),
+                _ => Err(Fault),
+            }
+        }
         (_, [(Some(value), from)]) => {
             let types = (DecimalType::of(*from).ok_or(Fault)?, DecimalType::of(ty).ok_or(Fault)?);
             unary(function, *value, types.0, types.1).map(Some)
@@ -127,37 +137,38 @@ fn unary(function: DecimalFn, value: i128, from: DecimalType, to: DecimalType) -
             // What leaves 128 bits has more than 38 digits.
             digits(if function == DecimalFn::Floor { below } else { above }.ok_or(Fault)?)
         }
-        DecimalFn::Round { places } => {
-            let result = round(value, from, to, places).ok_or(Fault)?;
-            // One digit more may not fit a type that has no more.
-            let full = from.scale == 0 && u32::from(to.precision) == to.max_digits();
-            if places < 0 && full { digits(result) } else { Ok(result) }
-        }
-        DecimalFn::Truncate { places } => {
-            let lost = i32::from(from.scale) - places;
-            Ok(match u32::try_from(lost) {
-                Err(_) => value,
-                Ok(lost) if lost >= from.max_digits() => 0,
-                Ok(lost) => value - value % 10i128.pow(lost),
-            })
-        }
         _ => Err(Fault),
     }
 }
 
-/// Rounded to so many places; `None` where the native type does not hold it.
-fn round(value: i128, from: DecimalType, to: DecimalType, places: i32) -> Option<i128> {
-    let before_point = i32::from(from.precision) - i32::from(from.scale);
-    if places < 0 && (before_point <= 0 || places < -before_point) {
-        return Some(0);
+/// A number of two halves.
+fn number(halves: &[(Scalar, ValueType)]) -> Option<u128> {
+    match halves {
+        [(Some(low), _), (Some(high), _)] => Some((*high as u128) << 64 | *low as u128),
+        _ => None,
     }
-    match u32::try_from(i32::from(from.scale) - places) {
-        Err(_) | Ok(0) => Some(value),
-        Ok(lost) => {
-            let again = (i32::from(to.scale) - places).max(0).unsigned_abs();
-            times(to, rounded(value, lost), again)
-        }
-    }
+}
+
+/// The value without what exceeds a multiple of the unit.
+fn truncated(value: i128, unit: u128) -> i128 {
+    let whole = (value.unsigned_abs() - value.unsigned_abs() % unit) as i128;
+    if value < 0 { whole.wrapping_neg() } else { whole }
+}
+
+/// The nearest number of units, half away from zero, or that times a factor.
+fn round(
+    value: i128,
+    unit: u128,
+    factor: Option<u128>,
+    (from, to): (DecimalType, DecimalType),
+) -> Result<i128, Fault> {
+    let (whole, rest) = (value.unsigned_abs() / unit, value.unsigned_abs() % unit);
+    let units = whole + u128::from(rest >= unit - rest);
+    let units = units.checked_mul(factor.unwrap_or(1)).ok_or(Fault)?;
+    let result = if value < 0 { 0i128.checked_sub_unsigned(units) } else { units.try_into().ok() };
+    // One digit more may not fit a type that has no more.
+    let full = factor.is_some() && from.scale == 0 && u32::from(to.precision) == to.max_digits();
+    result.filter(|v| to.holds(*v) && (!full || to.has_digits(*v))).ok_or(Fault)
 }
 
 /// Divided by 10^digits, half away from zero.

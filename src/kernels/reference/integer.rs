@@ -28,6 +28,9 @@ fn binary(function: IntegerFn, a: i128, b: i128, ty: ValueType) -> Result<Scalar
     match function {
         IntegerFn::Divide => fitting(ty, a.checked_div(b)),
         IntegerFn::Remainder => fitting(ty, a.checked_rem(b)),
+        IntegerFn::Round if b == 0 => Ok(Some(0)),
+        // Halves of 1 are none.
+        IntegerFn::Round => fitting(ty, Some((a.abs() * 2 + b) / (2 * b) * b * a.signum())),
         IntegerFn::BitAnd => Ok(Some(a & b)),
         IntegerFn::BitOr => Ok(Some(a | b)),
         IntegerFn::BitXor => Ok(Some(a ^ b)),

@@ -75,6 +75,7 @@ impl Lowering {
                 return lowered;
             }
         }
-        Err(self.unsupported(expr, "this cast has no GPU counterpart"))
+        let why = format!("the cast of {from} to {to} has no GPU counterpart");
+        Err(self.unsupported(expr, &why))
     }
 }

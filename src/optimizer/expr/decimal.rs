@@ -83,9 +83,9 @@ impl Lowering {
         } else if is::<CeilFunc>(function) {
             Known::Function(DecimalFn::Ceil)
         } else if is::<RoundFunc>(function) {
-            Known::Places(|places| DecimalFn::Round { places })
+            Known::Round
         } else if is::<TruncFunc>(function) {
-            Known::Places(|places| DecimalFn::Truncate { places })
+            Known::Truncate
         } else if is::<IsZeroFunc>(function) {
             Known::IsZero
         } else if is::<IsNanFunc>(function) {
@@ -108,15 +108,8 @@ impl Lowering {
         let ty = self.device_type(expr, &data_type)?;
         let called = match known {
             Known::Function(called) => called,
-            Known::Places(of) => match self.places(function) {
-                Some(Some(places)) => of(places),
-                Some(None) => {
-                    let null = ScalarValue::try_from(&data_type);
-                    return match null {
-                        Ok(null) => Ok(self.literal(null, ty)),
-                        Err(_) => Err(self.unsupported(expr, "a NULL of its type")),
-                    };
-                }
+            Known::Round | Known::Truncate => match self.places(function) {
+                Some(places) => return self.to_places(expr, known, value, places, ty),
                 None => return Err(self.unsupported(expr, "the decimal places are not a literal")),
             },
             Known::IsZero => {
@@ -134,6 +127,39 @@ impl Lowering {
         self.call(expr, Function::Decimal(called), vec![value], ty)
     }
 
+    /// `round` and `trunc` to so many places, or NULL: what shapes a kernel is only on which side of the point they lie.
+    fn to_places(
+        &mut self,
+        expr: &Arc<dyn PhysicalExpr>,
+        known: Known,
+        value: Arc<Expr>,
+        places: Option<i32>,
+        ty: ValueType,
+    ) -> Lowered {
+        let types = DecimalType::of(value.value_type()).zip(DecimalType::of(ty));
+        let numbers = types.and_then(|(from, to)| {
+            let places = places.unwrap_or(0);
+            match known {
+                Known::Truncate => Some((truncated_unit(from, places)?, None)),
+                _ => rounded_unit(from, to, places),
+            }
+        });
+        let Some((unit, factor)) = numbers else {
+            return Err(self.unsupported(expr, "so many decimal places"));
+        };
+        let scaled = factor.is_some();
+        let mut args = vec![value];
+        for number in [Some(unit), factor].into_iter().flatten() {
+            for half in [number as u64, (number >> 64) as u64] {
+                let half = ScalarValue::UInt64(places.map(|_| half));
+                args.push(self.literal(half, ValueType::UInt64));
+            }
+        }
+        let function =
+            if known == Known::Truncate { DecimalFn::Truncate } else { DecimalFn::Round { scaled } };
+        self.call(expr, Function::Decimal(function), args, ty)
+    }
+
     /// The constant second argument, 0 when there is none, or `Some(None)` for NULL. Scales reach from -128 to 127, of 38 digits
     /// at most: places beyond 300 round as 300 do.
     fn places(&self, function: &ScalarFunctionExpr) -> Option<Option<i32>> {
@@ -149,10 +175,29 @@ impl Lowering {
 }
 
 /// What a function of DataFusion becomes.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Known {
     Function(DecimalFn),
-    Places(fn(i32) -> DecimalFn),
+    Round,
+    Truncate,
     IsZero,
     IsNan,
+}
+
+/// The unit that `trunc` goes down to; where nothing remains, one that no value reaches.
+fn truncated_unit(ty: DecimalType, places: i32) -> Option<u128> {
+    let off = i32::from(ty.scale).saturating_sub(places).max(0).unsigned_abs();
+    if off < ty.max_digits() { 10u128.checked_pow(off) } else { Some(u128::MAX) }
+}
+
+/// The unit that `round` counts, and the factor of the count where places lie before the point; 0 where nothing remains.
+fn rounded_unit(from: DecimalType, to: DecimalType, places: i32) -> Option<(u128, Option<u128>)> {
+    let whole = i32::from(from.precision) - i32::from(from.scale);
+    if places < 0 && (whole <= 0 || places.unsigned_abs() > whole.unsigned_abs()) {
+        return Some((1, Some(0)));
+    }
+    let power = |digits: i32| 10u128.checked_pow(digits.max(0).unsigned_abs());
+    let off = i32::from(from.scale).saturating_sub(places);
+    let factor = if off > 0 { power(i32::from(to.scale).saturating_sub(places))? } else { 1 };
+    Some((power(off)?, Some(factor).filter(|factor| places < 0 || *factor != 1)))
 }

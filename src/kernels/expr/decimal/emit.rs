@@ -8,7 +8,7 @@ use crate::kernels::expr::widths::{
     ANY, Class, add_bits, digits_bits, pow10, pow10_bits, type_bits, value_bits,
 };
 
-use super::{DecimalFn, DecimalType, Rounding, division_steps, rounding, steps, truncation};
+use super::{DecimalFn, DecimalType, division_steps, steps};
 
 /// A node on its way. What fails raises, or is NULL in a safe cast; a fault of the node itself is always the CPU's
 /// to decide.
@@ -55,6 +55,10 @@ impl Emitter<'_> {
             (DecimalFn::ToInteger { .. }, [arg]) => self.decimal_to_integer(arg, &mut work)?,
             (DecimalFn::Cast { .. }, [arg]) => {
                 let result = self.cast_to_decimal(arg, &mut work)?;
+                self.settle(&result, &mut work);
+            }
+            (DecimalFn::Round { .. } | DecimalFn::Truncate, [arg, numbers @ ..]) => {
+                let result = self.to_units(function, arg, numbers, &mut work)?;
                 self.settle(&result, &mut work);
             }
             (_, [arg]) => {
@@ -214,33 +218,45 @@ impl Emitter<'_> {
                     self.whole(function == DecimalFn::Floor, &a, u32::from(from.scale.unsigned_abs()));
                 self.limited(whole, to, &mut work.trial)
             }
-            DecimalFn::Round { places } => {
-                let (plan, checked) = rounding(from, to, places);
-                let result = match plan {
-                    Rounding::Zero => zero(),
-                    Rounding::Same => a,
-                    Rounding::Digits { off, back } => {
-                        let quotient = self.rounded(a, off);
-                        self.rescaled(quotient, back, &mut work.trial)
-                    }
-                };
-                let result = self.within(result, to.width, &mut work.trial);
-                if checked { self.limited(result, to, &mut work.trial) } else { result }
-            }
-            DecimalFn::Truncate { places } => match truncation(from, places) {
-                None => zero(),
-                Some(0) => a,
-                Some(off) => {
-                    let bits = a.bits;
-                    let quotient = self.truncated(a, off);
-                    let back = self.rescaled(quotient, off, &mut work.trial);
-                    // No value grows, so that no check of the product can fail.
-                    work.trial.faults.clear();
-                    self.narrowed(Scaled { bits: back.bits.min(bits), ..back })
-                }
-            },
             _ => a,
         })
+    }
+
+    /// `round` and `trunc`. The numbers are data, and no bound on a value depends on them.
+    fn to_units(
+        &mut self,
+        function: DecimalFn,
+        arg: &Node,
+        numbers: &[Node],
+        work: &mut Work,
+    ) -> GpuResult<Scaled> {
+        let (from, to) = (decimal_of(arg.ty)?, work.decimal()?);
+        let a = self.scaled(arg);
+        let [low, high, factor @ ..] = numbers else {
+            return Err(GpuError::Internal(format!("{function:?} without a unit")));
+        };
+        let name = if function == DecimalFn::Truncate { "dec_trunc" } else { "dec_round" };
+        let unit = format!("{}, {}", low.value, high.value);
+        let text = match a.class {
+            Class::Wide => format!("{name}({}, vec2<u64>({unit}))", a.value),
+            _ => format!("{name}64({}, {unit})", a.value),
+        };
+        let units = Scaled { value: self.name(&text), ..a };
+        let [low, high] = factor else { return Ok(units) };
+        // At most the operand and half a unit, which has no more digits than the type.
+        let bits = add_bits(units.bits, pow10_bits(from.precision.into()));
+        let product = if bits <= 63 {
+            let value = self.name(&format!("{} * bitcast<i64>({})", units.value, low.value));
+            Scaled { value, class: Class::I64, bits }
+        } else {
+            let factor = format!("vec2<u64>({}, {})", low.value, high.value);
+            let factor = Scaled { value: factor, class: Class::Wide, bits: ANY };
+            self.wide_op("mul", &units, &factor, bits, &mut work.trial)
+        };
+        let product = self.within(product, to.width, &mut work.trial);
+        // One digit more may not fit a type that has no more.
+        let full = from.scale == 0 && u32::from(to.precision) == to.max_digits();
+        Ok(if full { self.limited(product, to, &mut work.trial) } else { product })
     }
 
     /// Multiples of 10^digits at or below, or at or above.

@@ -36,6 +36,7 @@ pub(super) fn physical(
         IntegerFn::BitXor => operator(Operator::BitwiseXor),
         IntegerFn::ShiftLeft => operator(Operator::BitwiseShiftLeft),
         IntegerFn::ShiftRight => operator(Operator::BitwiseShiftRight),
+        IntegerFn::Round => unreachable!("its second operand is none of DataFusion's"),
         IntegerFn::Abs => function_call(math::abs(), args.to_vec(), schema),
         IntegerFn::Convert { safe: true } => Arc::new(TryCastExpr::new(Arc::clone(&args[0]), arrow_type(ty))),
         IntegerFn::Convert { safe: false } => {
@@ -134,6 +135,42 @@ fn absolute_values() {
             assert_eq!(raised, v == edges(ty).into_iter().min(), "abs({v:?}) of {ty:?}");
         }
     }
+}
+
+/// To every number of places, on single rows: those that leave their type raise.
+#[test]
+fn rounding_to_places() {
+    let mut errors = 0;
+    for ty in INTEGERS {
+        let (low, high) = (edges(ty).into_iter().min(), edges(ty).into_iter().max());
+        let (low, high) = (low.unwrap_or(0), high.unwrap_or(0));
+        let around = (0..20u32).flat_map(|n| [10i128.pow(n), 10i128.pow(n) / 2 * 3, 10i128.pow(n) / 2]);
+        let around = around.flat_map(|v| [v - 1, v, v + 1, -v - 1, -v, 1 - v]);
+        let all = values(ty).into_iter().chain(around).filter(|v| (low..=high).contains(v));
+        let all: Vec<Scalar> = all.map(Some).chain([None]).collect();
+        for places in [-25, -20, -19, -18, -10, -9, -5, -3, -2, -1, 0, 1, 30] {
+            let factor = if places < 0 { 10i128.pow(-places as u32) } else { 1 };
+            let factor = Some(if factor > high { 0 } else { factor });
+            let expr = call(IntegerFn::Round, vec![col(0, ty), param(0, ty)], ty);
+            for v in &all {
+                let batch = batch(&[array_of(ty, &[*v]).expect("array")], 1);
+                let args = vec![Arc::new(Column::new("c0", 0)) as Arc<dyn PhysicalExpr>, lit(places)];
+                let oracle = function_call(math::round(), args, &batch.schema()).evaluate(&batch);
+                let twin = eval(&expr, &[(ty, factor)], batch.columns(), 0);
+                let what = format!("round({v:?}, {places}) of {ty:?}");
+                match oracle.and_then(|value| value.into_array(1)) {
+                    Ok(array) => {
+                        assert_eq!(twin.map(|v| array_of(ty, &[v]).expect("array")), Ok(array), "{what}")
+                    }
+                    Err(error) => {
+                        errors += 1;
+                        assert!(twin.is_err(), "{what}: {error}, but {twin:?}");
+                    }
+                }
+            }
+        }
+    }
+    assert!(errors > 50, "{errors} errors");
 }
 
 /// NULLs are passed over, and the total order of floats tells zeros and NaNs apart.

@@ -83,6 +83,36 @@ async fn faults_of_division_and_absolute_values() {
     }
 }
 
+/// Rounding to powers of ten, which are data; a segment for all values that stay in range, and one for each of some that don't.
+#[tokio::test]
+async fn rounding_to_powers_of_ten() {
+    let scope = scope(&device());
+    for ty in INTEGERS {
+        let (low, high) = (edges(ty).into_iter().min(), edges(ty).into_iter().max());
+        let inside = |v: &i128| low <= Some(*v) && Some(*v) <= high;
+        let powers: Vec<i128> = (0..20).map(|n| 10i128.pow(n)).filter(inside).chain([0]).collect();
+        let around = powers.iter().flat_map(|&p| [p, p / 2, p / 2 * 3, p * 5 / 2]);
+        let around = around.flat_map(|v| [v - 1, v, v + 1, -v - 1, -v, 1 - v]).chain(edges(ty));
+        let values: Vec<Scalar> = around.filter(inside).map(Some).chain([None]).collect();
+        let outputs = [call(IntegerFn::Round, vec![col(0, ty), param(0, ty)], ty)];
+        let (mut faults, mut compiled) = (0, vec![]);
+        for factor in powers.into_iter().map(Some).chain([None]) {
+            let program = Program { selection: None, params: vec![(ty, factor)] };
+            let fits =
+                |v: &Scalar| reference::eval(&outputs[0], &program.params, &[array(ty, &[*v])], 0).is_ok();
+            let (good, bad): (Vec<Scalar>, Vec<Scalar>) = values.iter().copied().partition(fits);
+            faults += bad.len();
+            let mut data = vec![(vec![array(ty, &good)], good.len())];
+            data.extend(bad.into_iter().step_by(3).map(|v| (vec![array(ty, &[Some(0), v, None])], 3)));
+            let device = answer(&scope, &program, &outputs, &data).await;
+            assert_same(&device, &program, &outputs, &data, &format!("{ty:?}, {factor:?}"));
+            compiled.push(scope.stats.pipelines_compiled.load(std::sync::atomic::Ordering::Relaxed));
+        }
+        assert!(faults > 0, "{ty:?}");
+        assert_eq!(compiled.first(), compiled.last(), "{ty:?}: {compiled:?}");
+    }
+}
+
 /// TRY_CAST of everything in one shader a source type; CAST a segment a value.
 #[tokio::test]
 async fn casts_in_all_directions() {

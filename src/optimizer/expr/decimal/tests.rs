@@ -241,6 +241,9 @@ fn functions_of_decimals() {
         }
     }
     expressions.push("round(a + b, 3)".to_owned());
+    for column in ["a", "c", "d64"] {
+        expressions.extend([format!("round({column}, NULL)"), format!("trunc({column}, NULL)")]);
+    }
     for places in [-99, -101, -103, -120, -400, 0, 400] {
         expressions.extend([format!("round(low, {places})"), format!("trunc(low, {places})")]);
     }

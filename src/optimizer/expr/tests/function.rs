@@ -67,6 +67,19 @@ fn integer_operators_and_functions() {
     );
     assert_eq!(*taken("abs(i32)").0, integer_call(IntegerFn::Abs, vec![column("i32")], Int32));
     assert_eq!(*taken("abs(u32)").0, *column("u32"));
+    for (sql, factor) in [
+        ("round(i32, 2)", Some(1)),
+        ("round(i32, -2)", Some(100)),
+        ("round(i32, -10)", Some(0)),
+        ("round(i32, NULL)", None),
+    ] {
+        let (expr, params) = taken(sql);
+        let places = Arc::new(Expr::Param { slot: 0, ty: Int32 });
+        assert_eq!(*expr, integer_call(IntegerFn::Round, vec![column("i32"), places], Int32), "{sql}");
+        assert_eq!(params.resolve().unwrap(), [(Int32, factor)], "{sql}");
+    }
+    assert_eq!(*taken("round(u64)").0, *column("u64"));
+    assert_eq!(declined("round(i32, i32)"), ["UnsupportedExpression"]);
     let (expr, _) = taken("greatest(f64, f64, 1.5)");
     assert!(
         matches!(expr.as_ref(), Expr::Call { function: Function::Extreme(ExtremeFn::Greatest), args, ty: Float64 } if args.len() == 3),
