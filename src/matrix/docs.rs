@@ -141,6 +141,30 @@ fn impersonal(reason: &str, ty: &DataType) -> String {
     out + rest
 }
 
+/// Whatever is asked of a timestamp whose zone shifts the clock stays on the CPU, and the reason names the type; functions of its text
+/// have reasons of their own.
+#[test]
+fn other_zones_are_named() {
+    let caps = DeviceCaps::for_tests();
+    for zone in ["Europe/Paris", "+02:00", "Etc/UTC"] {
+        let ty = DataType::Timestamp(TimeUnit::Millisecond, Some(zone.into()));
+        let planner = Planner::new(schema_of(&ty, true));
+        let mut declined = 0;
+        for template in templates() {
+            match answer(&template, &ty, &planner, &caps) {
+                Answer::Unknown => {}
+                Answer::Gpu => assert!(["a IS NULL", "a IS NOT NULL"].contains(&template.shown().as_str())),
+                Answer::Cpu(reason) => {
+                    declined += 1;
+                    let of_text = template.group == "Strings and bytes";
+                    assert!(of_text || reason.contains(&ty.to_string()), "{}: {reason}", template.shown());
+                }
+            }
+        }
+        assert!(declined > 50, "{declined} of {ty}");
+    }
+}
+
 /// Lists of functions that do not depend on floats in shaders.
 #[test]
 fn adapters_without_floats_in_shaders_take_the_same() {

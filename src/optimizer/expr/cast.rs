@@ -17,10 +17,6 @@ pub(super) struct Conversion<'a> {
     pub expr: &'a Arc<dyn PhysicalExpr>,
     /// The lowered operand.
     pub operand: Arc<Expr>,
-    /// Arrow type of the operand.
-    pub from_type: DataType,
-    /// Arrow type of the result.
-    pub to_type: &'a DataType,
     /// Device type of the operand.
     pub from: ValueType,
     /// Device type of the result.
@@ -59,6 +55,11 @@ impl Lowering {
                 .map(|null| self.literal(null, to))
                 .map_err(|_| self.unsupported(expr, "an untyped NULL"));
         }
+        self.convert(&Conversion { expr, operand, from, to, safe })
+    }
+
+    pub(super) fn convert(&mut self, conversion: &Conversion<'_>) -> Lowered {
+        let &Conversion { from, to, safe, .. } = conversion;
         let exact = match (from, to) {
             (_, ValueType::Decimal { scale, .. }) if is_integer(from) => scale >= 0 && !safe,
             (ValueType::Decimal { scale: s1, .. }, ValueType::Decimal { scale: s2, .. }) => {
@@ -67,15 +68,14 @@ impl Lowering {
             _ => holds_all_values(from, to),
         };
         if exact {
-            return Ok(Arc::new(Expr::Cast { expr: operand, to }));
+            return Ok(Arc::new(Expr::Cast { expr: Arc::clone(&conversion.operand), to }));
         }
-        let conversion = Conversion { expr, operand, from_type, to_type, from, to, safe };
         for family in FAMILIES {
-            if let Some(lowered) = family(self, &conversion) {
+            if let Some(lowered) = family(self, conversion) {
                 return lowered;
             }
         }
         let why = format!("the cast of {from} to {to} has no GPU counterpart");
-        Err(self.unsupported(expr, &why))
+        Err(self.unsupported(conversion.expr, &why))
     }
 }

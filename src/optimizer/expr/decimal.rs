@@ -87,9 +87,9 @@ impl Lowering {
         } else if is::<TruncFunc>(function) {
             Known::Truncate
         } else if is::<IsZeroFunc>(function) {
-            Known::IsZero
+            return Some(self.is_zero(expr, operand));
         } else if is::<IsNanFunc>(function) {
-            Known::IsNan
+            return Some(self.never(operand));
         } else {
             return None;
         };
@@ -112,19 +112,28 @@ impl Lowering {
                 Some(places) => return self.to_places(expr, known, value, places, ty),
                 None => return Err(self.unsupported(expr, "the decimal places are not a literal")),
             },
-            Known::IsZero => {
-                let zero = ScalarValue::new_zero(&self.arrow_type(operand)?);
-                let Ok(zero) = zero else { return Err(self.unsupported(expr, "a zero of its type")) };
-                let right = self.literal(zero, value.value_type());
-                return Ok(Arc::new(Expr::Compare { op: CompareOp::Eq, left: value, right }));
-            }
-            // Never, but NULL for NULL.
-            Known::IsNan => {
-                let right = Arc::clone(&value);
-                return Ok(Arc::new(Expr::Compare { op: CompareOp::NotEq, left: value, right }));
-            }
         };
         self.call(expr, Function::Decimal(called), vec![value], ty)
+    }
+
+    /// Whether a number that is no float is 0.
+    pub(super) fn is_zero(
+        &mut self,
+        expr: &Arc<dyn PhysicalExpr>,
+        operand: &Arc<dyn PhysicalExpr>,
+    ) -> Lowered {
+        let zero = ScalarValue::new_zero(&self.arrow_type(operand)?);
+        let Ok(zero) = zero else { return Err(self.unsupported(expr, "a zero of its type")) };
+        let left = self.lower(operand)?;
+        let right = self.literal(zero, left.value_type());
+        Ok(Arc::new(Expr::Compare { op: CompareOp::Eq, left, right }))
+    }
+
+    /// False, but NULL for NULL: whether a number that is no float is NaN.
+    pub(super) fn never(&mut self, operand: &Arc<dyn PhysicalExpr>) -> Lowered {
+        let left = self.lower(operand)?;
+        let right = Arc::clone(&left);
+        Ok(Arc::new(Expr::Compare { op: CompareOp::NotEq, left, right }))
     }
 
     /// `round` and `trunc` to so many places, or NULL: what shapes a kernel is only on which side of the point they lie.
@@ -180,8 +189,6 @@ enum Known {
     Function(DecimalFn),
     Round,
     Truncate,
-    IsZero,
-    IsNan,
 }
 
 /// The unit that `trunc` goes down to; where nothing remains, one that no value reaches.

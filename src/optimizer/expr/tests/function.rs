@@ -79,6 +79,11 @@ fn integer_operators_and_functions() {
         assert_eq!(params.resolve().unwrap(), [(Int32, factor)], "{sql}");
     }
     assert_eq!(*taken("round(u64)").0, *column("u64"));
+    let same = Expr::Compare { op: CompareOp::NotEq, left: column("u32"), right: column("u32") };
+    assert_eq!(*taken("isnan(u32)").0, same, "false, but for NULL");
+    let (zero, params) = taken("iszero(i64)");
+    assert!(matches!(zero.as_ref(), Expr::Compare { op: CompareOp::Eq, .. }), "{zero:?}");
+    assert_eq!(params.resolve().unwrap(), [(Int64, Some(0))]);
     assert_eq!(declined("round(i32, i32)"), ["UnsupportedExpression"]);
     let (expr, _) = taken("greatest(f64, f64, 1.5)");
     assert!(
