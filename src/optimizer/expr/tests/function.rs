@@ -76,14 +76,14 @@ fn integer_operators_and_functions() {
         let (expr, params) = taken(sql);
         let places = Arc::new(Expr::Param { slot: 0, ty: Int32 });
         assert_eq!(*expr, integer_call(IntegerFn::Round, vec![column("i32"), places], Int32), "{sql}");
-        assert_eq!(params.resolve().unwrap(), [(Int32, factor)], "{sql}");
+        assert_eq!(params.resolve().unwrap().values, [(Int32, factor)], "{sql}");
     }
     assert_eq!(*taken("round(u64)").0, *column("u64"));
     let same = Expr::Compare { op: CompareOp::NotEq, left: column("u32"), right: column("u32") };
     assert_eq!(*taken("isnan(u32)").0, same, "false, but for NULL");
     let (zero, params) = taken("iszero(i64)");
     assert!(matches!(zero.as_ref(), Expr::Compare { op: CompareOp::Eq, .. }), "{zero:?}");
-    assert_eq!(params.resolve().unwrap(), [(Int64, Some(0))]);
+    assert_eq!(params.resolve().unwrap().values, [(Int64, Some(0))]);
     assert_eq!(declined("round(i32, i32)"), ["UnsupportedExpression"]);
     let (expr, _) = taken("greatest(f64, f64, 1.5)");
     assert!(
