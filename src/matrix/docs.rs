@@ -116,7 +116,7 @@ fn cells(row: &Row) -> [String; 2] {
     let cpu = shared.into_iter().map(|(name, all)| {
         let reason = match all.as_slice() {
             [(reason, _)] => (*reason).to_owned(),
-            _ => name.replace("this type as this type", "this type as the same"),
+            _ => name,
         };
         let declined = |ty: &&DataType| all.iter().any(|(_, types)| types.contains(ty));
         let types: Vec<DataType> = row.iter().map(|(ty, _)| ty).filter(declined).cloned().collect();
