@@ -71,8 +71,9 @@ fn rebuild(tagged: &Tagged, id: usize, query: &Arc<Query>, below_gpu: bool) -> C
     let node = &tagged.nodes[id];
     let failed = |error: DataFusionError| Failed::at(&node.plan, &error);
     let Verdict::Gpu(proposal) = &node.verdict else {
-        let mut children = inputs(&node.children, below_gpu && GpuExec::passes_on(&node.plan))?;
-        if !below_gpu && !node.plan.is::<CoalescePartitionsExec>() {
+        let seen_through = below_gpu && GpuExec::passes_on(&node.plan);
+        let mut children = inputs(&node.children, seen_through)?;
+        if !seen_through && !node.plan.is::<CoalescePartitionsExec>() {
             let originals = node.children.iter().map(|child| &tagged.nodes[*child].plan);
             let restored = children.into_iter().zip(originals);
             let restored = restored.map(|(child, original)| restore(child, original));

@@ -4,6 +4,7 @@
 
 mod adapter;
 mod convert;
+mod cost;
 pub mod explain;
 mod expr;
 mod planning;
@@ -27,7 +28,7 @@ use datafusion::physical_plan::ExecutionPlan;
 
 use crate::config::{GpuOptions, Placement};
 use crate::error::GpuResult;
-use crate::memory::caps::DeviceCaps;
+use crate::memory::caps::{AdapterKind, DeviceCaps};
 
 pub use adapter::{declined_by, unusable};
 pub use explain::explain;
@@ -38,6 +39,7 @@ pub use report::{NodePlacement, PlacementNode, PlacementReport};
 pub(crate) use expr::Lowering;
 pub(crate) use planning::Planning;
 
+use cost::Machine;
 use registry::RuleContext;
 use review::Island;
 use tag::Tagged;
@@ -142,8 +144,16 @@ pub(crate) fn offload(
         return refused(plan, &reason);
     }
     let mut tagged = Tagged::new(plan, &RuleContext { caps, options });
-    let islands = review::review(&mut tagged, options);
+    let islands = review::review(&mut tagged, options, machine(caps, options, config));
     finish(plan, tagged, &islands, config)
+}
+
+/// What estimates take the machine for; none for a software adapter, which a user asks for to see it run.
+fn machine(caps: &DeviceCaps, options: &GpuOptions, config: &ConfigOptions) -> Option<Machine> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let cores = cores.min(config.execution.target_partitions).max(1) as f64;
+    let machine = Machine { cores, upload: options.upload_rate.max(1) as f64 };
+    (caps.device_type != AdapterKind::Software).then_some(machine)
 }
 
 /// The converted plan; the CPU plan when nothing moves or when anything goes wrong, except that an island which cannot be

@@ -35,6 +35,13 @@ pub enum Reason {
         /// `gpu.min_rows`.
         min_rows: usize,
     },
+    /// The CPU is estimated to be faster.
+    CpuIsFaster {
+        /// Estimated time of the island's nodes on the CPU, in microseconds.
+        cpu_us: u64,
+        /// Estimated time of the island on the GPU, in microseconds.
+        gpu_us: u64,
+    },
     /// Nothing says how large the input is, so that the GPU may be slower.
     UnknownRows,
     /// A filter or projection whose result goes to a CPU operator: transfers cost more than the work.
@@ -147,6 +154,7 @@ impl Reason {
             Reason::NoInt64 { .. } => "NoInt64",
             Reason::NumericsProbe { .. } => "NumericsProbe",
             Reason::TooFewRows { .. } => "TooFewRows",
+            Reason::CpuIsFaster { .. } => "CpuIsFaster",
             Reason::UnknownRows => "UnknownRows",
             Reason::LoneRowLocal => "LoneRowLocal",
             Reason::NothingToCompute => "NothingToCompute",
@@ -191,6 +199,7 @@ impl Reason {
             | Reason::NoInt64 { .. }
             | Reason::NumericsProbe { .. }
             | Reason::TooFewRows { .. }
+            | Reason::CpuIsFaster { .. }
             | Reason::UnknownRows
             | Reason::LoneRowLocal
             | Reason::NothingToCompute
@@ -234,6 +243,15 @@ impl fmt::Display for Reason {
             }
             Reason::TooFewRows { rows, min_rows } => {
                 write!(f, "about {rows} input rows are fewer than gpu.min_rows = {min_rows}")
+            }
+            Reason::CpuIsFaster { cpu_us, gpu_us } => {
+                let millis = |us: &u64| *us as f64 / 1e3;
+                write!(
+                    f,
+                    "the CPU is estimated to take {:.1} ms, the GPU with its transfers {:.1} ms at gpu.upload_rate",
+                    millis(cpu_us),
+                    millis(gpu_us)
+                )
             }
             Reason::UnknownRows => {
                 f.write_str("nothing says how many rows the input has (gpu.placement = 'force' does not ask)")

@@ -2,27 +2,30 @@
 
 use datafusion::common::stats::Precision;
 use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::filter::FilterExec;
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 
 use crate::config::{GpuOptions, Placement};
 
+use super::cost::{Cost, Machine, kept};
 use super::reason::Reason;
 use super::tag::{Tagged, Verdict};
 
 /// Turns the verdicts of single nodes into those of the plan.
 ///
 /// With placement 'auto' an island starts at a node that reads all of its input (an aggregate); the filters and
-/// projections below it belong to it. It stays on the CPU when its input is small. With 'force' every supported node
+/// projections below it belong to it. It stays on the CPU when its input is small, or when the CPU is estimated to be faster on
+/// `machine`; without one there is no estimate. With 'force' every supported node
 /// is kept. Either way projections that only rename are kept between GPU nodes, and left alone at an island's border.
 ///
 /// The islands that are kept come back.
-pub(crate) fn review(tagged: &mut Tagged, options: &GpuOptions) -> Vec<Island> {
+pub(crate) fn review(tagged: &mut Tagged, options: &GpuOptions, machine: Option<Machine>) -> Vec<Island> {
     cover(tagged);
     let mut islands = vec![];
     if !tagged.nodes.is_empty() {
         find_islands(tagged, 0, None, options.placement == Placement::Auto, &mut islands);
     }
-    islands.retain(|island| match judge(tagged, island, options) {
+    islands.retain(|island| match judge(tagged, island, options, machine) {
         Some(reason) => {
             give_up(tagged, island, &reason);
             false
@@ -82,7 +85,12 @@ fn find_islands(
 }
 
 /// The reason to give an island up, if there is one.
-fn judge(tagged: &Tagged, island: &[usize], options: &GpuOptions) -> Option<Reason> {
+fn judge(
+    tagged: &Tagged,
+    island: &[usize],
+    options: &GpuOptions,
+    machine: Option<Machine>,
+) -> Option<Reason> {
     if options.placement == Placement::Force {
         return None;
     }
@@ -95,7 +103,48 @@ fn judge(tagged: &Tagged, island: &[usize], options: &GpuOptions) -> Option<Reas
         }
     }
     let enough = usize::try_from(rows).map_or(true, |rows| rows >= options.min_rows);
-    (!enough).then_some(Reason::TooFewRows { rows, min_rows: options.min_rows })
+    if !enough {
+        return Some(Reason::TooFewRows { rows, min_rows: options.min_rows });
+    }
+    let cost = cost(tagged, island, machine?, &statistics);
+    let micros = |nanos: f64| (nanos / 1e3) as u64;
+    (cost.cpu < cost.gpu).then(|| Reason::CpuIsFaster { cpu_us: micros(cost.cpu), gpu_us: micros(cost.gpu) })
+}
+
+/// The island's estimated times.
+fn cost(tagged: &Tagged, island: &[usize], machine: Machine, statistics: &StatisticsContext) -> Cost {
+    let mut cost = Cost::default();
+    let Some(top) = island.first() else { return cost };
+    flow(tagged, *top, machine, statistics, &mut cost);
+    cost
+}
+
+/// Adds the node and what is below it in its island; gives the rows that leave it.
+fn flow(
+    tagged: &Tagged,
+    id: usize,
+    machine: Machine,
+    statistics: &StatisticsContext,
+    cost: &mut Cost,
+) -> f64 {
+    let plan = &tagged.nodes[id].plan;
+    let below = match &tagged.nodes[id].verdict {
+        Verdict::Gpu(_) => tagged.inputs(id),
+        Verdict::Transparent => &tagged.nodes[id].children,
+        Verdict::Covered | Verdict::Cpu(_) => {
+            let rows = estimated_rows(plan.as_ref(), statistics).unwrap_or_default() as f64;
+            cost.add_input(&plan.schema(), rows, machine);
+            return rows;
+        }
+    };
+    let rows: f64 = below.iter().map(|input| flow(tagged, *input, machine, statistics, cost)).sum();
+    // Of an aggregate and its exchange, the node that reads the rows.
+    let reads = tagged.covered(id).last().map_or(plan, |bottom| &tagged.nodes[*bottom].plan);
+    cost.add_node(reads.as_ref(), rows, machine);
+    match plan.downcast_ref::<FilterExec>() {
+        Some(filter) => kept(filter, rows, statistics),
+        None => rows,
+    }
 }
 
 /// The nodes on the host side of an island's border.

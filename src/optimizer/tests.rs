@@ -74,7 +74,9 @@ fn force() -> GpuOptions {
 
 async fn place(ctx: &SessionContext, sql: &str, options: &GpuOptions) -> (Arc<dyn ExecutionPlan>, Outcome) {
     let plan = ctx.sql(sql).await.unwrap().create_physical_plan().await.unwrap();
-    let outcome = offload(&plan, &DeviceCaps::for_tests(), options, ctx.state().config_options());
+    // A software adapter has no estimates, which tests::cost looks at.
+    let caps = DeviceCaps { device_type: AdapterKind::Software, ..DeviceCaps::for_tests() };
+    let outcome = offload(&plan, &caps, options, ctx.state().config_options());
     (plan, outcome)
 }
 
@@ -358,7 +360,7 @@ async fn a_conversion_that_fails_keeps_the_cpu_plan() {
     let plan = ctx.sql(Q).await.unwrap().create_physical_plan().await.unwrap();
     let (caps, options) = (DeviceCaps::for_tests(), force());
     let mut tagged = Tagged::new(&plan, &RuleContext { caps: &caps, options: &options });
-    let islands = review::review(&mut tagged, &options);
+    let islands = review::review(&mut tagged, &options, None);
     for node in &mut tagged.nodes {
         if let tag::Verdict::Gpu(proposal) = &mut node.verdict {
             proposal.nodes = 99;

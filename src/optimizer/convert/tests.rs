@@ -133,6 +133,26 @@ impl ExecutionPlan for Picky {
     }
 }
 
+/// Partitions are restored below a CPU node that stands between two GPU nodes.
+#[tokio::test]
+async fn exchanges_are_restored_between_islands() {
+    let (ctx, _dir) = session().await;
+    for setting in ["hash_join_single_partition_threshold", "hash_join_single_partition_threshold_rows"] {
+        ctx.sql(&format!("SET datafusion.optimizer.{setting} = 0")).await.unwrap();
+    }
+    ctx.sql("SET datafusion.optimizer.prefer_hash_join = true").await.unwrap();
+    ctx.sql("SET datafusion.execution.target_partitions = 4").await.unwrap();
+    let table = "(SELECT value AS k, value % 7 AS v FROM generate_series(1, 100))";
+    for name in ["x", "y"] {
+        ctx.sql(&format!("CREATE TABLE {name} AS SELECT * FROM {table}")).await.unwrap();
+    }
+    let sql = "SELECT x.k, sum(y.v) FROM x JOIN y ON x.k = y.k \
+               WHERE x.k IN (SELECT k FROM y GROUP BY k HAVING sum(v) > 3) GROUP BY x.k";
+    let (_, outcome) = place(&ctx, sql).await;
+    assert!(all(&outcome.plan, "GpuAggregateExec").len() >= 2, "{}", outcome.report);
+    assert!(all(&outcome.plan, "HashJoinExec").len() == 2, "{}", outcome.report);
+}
+
 #[tokio::test]
 async fn an_island_that_cannot_be_converted_leaves_the_others_alone() {
     let (ctx, _folder) = session().await;

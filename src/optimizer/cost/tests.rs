@@ -1,0 +1,74 @@
+//! Estimates against what was measured on sixteen cores beside an H200: the sign is to be right.
+
+use datafusion::prelude::{SessionConfig, SessionContext};
+
+use crate::config::GpuOptions;
+use crate::memory::caps::DeviceCaps;
+use crate::optimizer::offload;
+
+use super::*;
+
+/// Rows that are estimated for.
+const ROWS: f64 = 2e7;
+
+async fn codes(partitions: usize, upload_rate: usize, sql: &str) -> Vec<&'static str> {
+    let config = SessionConfig::new().with_target_partitions(partitions);
+    let ctx = SessionContext::new_with_config(config);
+    let ddl = "CREATE TABLE t AS SELECT arrow_cast(value, 'Decimal128(15, 2)') AS price, \
+               arrow_cast(value, 'Decimal128(15, 2)') AS discount, arrow_cast(value, 'Int32') AS day, \
+               CAST(value AS VARCHAR) AS flag, value AS k FROM generate_series(1, 1000)";
+    ctx.sql(ddl).await.unwrap();
+    let plan = ctx.sql(sql).await.unwrap().create_physical_plan().await.unwrap();
+    let options = GpuOptions { min_rows: 0, upload_rate, ..GpuOptions::default() };
+    let outcome = offload(&plan, &DeviceCaps::for_tests(), &options, ctx.state().config_options());
+    outcome.report.codes("AggregateExec")
+}
+
+/// The cost of the aggregate and of the projections below it.
+fn cost(machine: Machine, plan: &Arc<dyn ExecutionPlan>) -> Cost {
+    let mut cost = Cost::default();
+    let mut node = plan;
+    while let [child] = node.children()[..] {
+        cost.add_node(node.as_ref(), ROWS, machine);
+        node = child;
+    }
+    cost.add_input(&node.schema(), ROWS, machine);
+    cost
+}
+
+/// The lowest aggregate of the plan.
+async fn aggregate(sql: &str) -> Arc<dyn ExecutionPlan> {
+    let ctx = SessionContext::new_with_config(SessionConfig::new().with_target_partitions(1));
+    let ddl = "CREATE TABLE t (price DECIMAL(15, 2), discount DECIMAL(15, 2), tax DECIMAL(15, 2), \
+               quantity DECIMAL(15, 2), flag VARCHAR, status VARCHAR, v INT)";
+    ctx.sql(ddl).await.unwrap();
+    let mut plan = ctx.sql(sql).await.unwrap().create_physical_plan().await.unwrap();
+    while !plan.is::<AggregateExec>() {
+        plan = Arc::clone(plan.children()[0]);
+    }
+    plan
+}
+
+#[tokio::test]
+async fn the_sign_is_that_of_the_measurements() {
+    let sums = "sum(quantity), sum(price), sum(price * (1 - discount)), sum(price * (1 - discount) * (1 + tax)), \
+                avg(quantity), avg(price), avg(discount), count(*)";
+    let q1 = aggregate(&format!("SELECT flag, status, {sums} FROM t GROUP BY flag, status")).await;
+    let groups = aggregate("SELECT flag, sum(v) FROM t GROUP BY flag").await;
+    let two = aggregate("SELECT flag, status, sum(v) FROM t GROUP BY flag, status").await;
+    let of = |plan: &Arc<dyn ExecutionPlan>, cores: f64| {
+        let cost = cost(Machine { cores, upload: 8.0 }, plan);
+        cost.cpu > cost.gpu
+    };
+    // On sixteen cores the GPU was 1.5 times as fast at the first, and half as fast at the others.
+    assert_eq!([of(&q1, 16.0), of(&groups, 16.0), of(&two, 16.0)], [true, false, false]);
+    // Fewer cores make up for the transfers.
+    assert_eq!([of(&q1, 4.0), of(&groups, 2.0), of(&two, 2.0)], [true, true, true]);
+}
+
+#[tokio::test]
+async fn islands_that_would_be_slower_stay() {
+    let sql = "SELECT flag, sum(price) FROM t WHERE day < 500 GROUP BY flag";
+    let small = codes(4, 8, sql).await;
+    assert!(!small.is_empty() && small.iter().all(|code| *code == "CpuIsFaster"), "{small:?}");
+}
