@@ -119,3 +119,54 @@ fn fa_mul32(a: u32, b: u32) -> u32 {
 fn fa_div32(a: u32, b: u32) -> u32 {
     return fb_narrow(fa_div64(fb_widen(a), fb_widen(b)));
 }
+
+// One more bit of a root of 16 bits (x), and what is left of the square (y).
+fn fa_root_bit(s: vec2<u32>, bit: u32) -> vec2<u32> {
+    let square = ((s.x << 1u) | (1u << bit)) << bit;
+    let fits = square <= s.y;
+    return vec2<u32>(s.x | select(0u, 1u << bit, fits), s.y - select(0u, square, fits));
+}
+
+fn fa_root_bits(s: vec2<u32>, bit: u32) -> vec2<u32> {
+    return fa_root_bit(fa_root_bit(fa_root_bit(fa_root_bit(s, bit + 3u), bit + 2u), bit + 1u), bit);
+}
+
+// The root of n * 2^64, rounded down, for n of 2^62 and more: of the upper half bit by bit, then twice as many bits by a
+// division (Zimmermann, Karatsuba Square Root, 1999). The lowest bit is set too where something is left.
+fn fa_root(n: u64) -> u64 {
+    let top = fa_root_bits(fa_root_bits(fa_root_bits(fa_root_bits(vec2<u32>(0u, u32(n >> 32u)), 12u), 8u), 4u), 0u);
+    let d = max(u64(top.x), 1lu) << 1u;
+    let t = (u64(top.y) << 16u) | ((n >> 16u) & 0xfffflu);
+    let q = t / d;
+    let left = ((t - q * d) << 16u) | (n & 0xfffflu);
+    let less = left < q * q;
+    let half = (u64(top.x) << 16u) + q - select(0lu, 1lu, less);
+    let rest = left - q * q + select(0lu, (half << 1u) + 1lu, less);
+    // 2^31 <= half < 2^32, rest <= 2 * half
+    let divisor = max(half, 1lu);
+    let quotient = (rest << 31u) / divisor;
+    // What is left is remainder * 2^33 - quotient^2, of more than 64 bits.
+    let remainder = (rest << 31u) - quotient * divisor;
+    let square = quotient * quotient;
+    let whole = (quotient >> 32u) != 0lu;
+    let part = (square & 0x1fffffffflu) != 0lu;
+    let below = remainder < (square >> 33u);
+    let level = remainder == (square >> 33u);
+    let negative = whole | below | (level & part);
+    let exact = !whole & level & !part;
+    return ((half << 32u) + quotient - select(0lu, 1lu, negative)) | select(1lu, 0lu, exact);
+}
+
+fn fa_sqrt64(a: u64) -> u64 {
+    let x = fb_open(a);
+    let e = x.e - 1023;
+    let m = fa_root(select(x.m >> 1u, x.m, (e & 1) != 0));
+    let same = fa_zero(a) | (a == 0x7ff0000000000000lu);
+    let root = select(fb_pack64(0lu, 1023 + (e >> 1u), m), a, same);
+    return fa_result(a, a, root, ((a >> 63u) != 0lu) & !fa_zero(a));
+}
+
+// The root of a double, rounded once more, is what rounding once would give.
+fn fa_sqrt32(a: u32) -> u32 {
+    return fb_narrow(fa_sqrt64(fb_widen(a)));
+}

@@ -60,7 +60,7 @@ async fn a_finished_query_is_told_once() -> TestResult {
     let dir = tempfile::tempdir()?;
     let gpu = session(&dir).await?;
     let log = log_queries(&gpu);
-    gpu.ctx.sql("SELECT s FROM t WHERE sqrt(v) < 0").await?.collect().await?;
+    gpu.ctx.sql("SELECT s FROM t WHERE ln(v) < 0").await?.collect().await?;
     gpu.ctx.sql(&format!("EXPLAIN {AGGREGATE}")).await?.collect().await?;
     for sql in [AGGREGATE, ROWS] {
         gpu.ctx.sql(sql).await?.collect().await?;
@@ -178,7 +178,7 @@ async fn registering_again_mends_what_was_replaced() -> TestResult {
 async fn explain_verbose_has_the_reasons() -> TestResult {
     let dir = tempfile::tempdir()?;
     let gpu = session(&dir).await?;
-    let sql = "SELECT sum(v) FROM t WHERE sqrt(v) > 2";
+    let sql = "SELECT sum(v) FROM t WHERE ln(v) > 2";
     let verbose = gpu.run(&format!("EXPLAIN VERBOSE {sql}")).await?.rows.join("\n");
     let wanted = "physical_plan after gpu_offload (placement and reasons)|";
     assert!(verbose.contains(wanted), "{verbose}");

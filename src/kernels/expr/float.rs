@@ -52,6 +52,8 @@ pub enum FloatFn {
     Trunc,
     /// To the nearest whole number, halves away from zero. Quiets NaN.
     Round,
+    /// Square root; a fault for negative numbers, for which DataFusion raises. That of -0 is -0. Quiets NaN.
+    Sqrt,
     /// `trunc(x * factor) / factor`; operands are the value and a finite factor that is not 0.
     TruncBy,
     /// `round(x * factor) / factor`, likewise.
@@ -74,6 +76,7 @@ impl FloatFn {
     /// Whether DataFusion may raise. Where the bits of a NaN are left to it, nothing is lost if nobody asks for the value.
     pub fn may_fault(self, args: &[ValueType], ty: ValueType) -> bool {
         match self {
+            FloatFn::Sqrt => true,
             FloatFn::Cast { safe } => !safe && is_integer(ty) && args.iter().copied().any(is_float),
             _ => false,
         }
@@ -93,7 +96,8 @@ impl FloatFn {
                 | FloatFn::Floor
                 | FloatFn::Ceil
                 | FloatFn::Trunc
-                | FloatFn::Round,
+                | FloatFn::Round
+                | FloatFn::Sqrt,
                 [arg],
             ) => is_float(ty) && *arg == ty,
             (
@@ -299,6 +303,16 @@ fn unary(function: FloatFn, e: &Node) -> (String, Condition) {
             let double = as_double(e, value);
             let unknown = (!NAN_BITS_KNOWN).then(|| format!("fb_nan{width}({value})"));
             (as_single(e, &format!("fr_quiet(fr_round({double}))")), unknown)
+        }
+        FloatFn::Sqrt => {
+            let (zero, infinity) = match single {
+                true => ("0x80000000u", "0xff800000u"),
+                false => ("0x8000000000000000lu", "0xfff0000000000000lu"),
+            };
+            let negative = format!("({value} > {zero}) & ({value} <= {infinity})");
+            let unknown =
+                if NAN_BITS_KNOWN { negative } else { format!("({negative}) | fb_nan{width}({value})") };
+            (format!("fa_sqrt{width}({value})"), Some(unknown))
         }
         FloatFn::IsNan => (format!("fb_nan{width}({value})"), None),
         _ => (zero, None),

@@ -57,6 +57,7 @@ macro_rules! float {
                     FloatFn::Trunc => self.trunc(),
                     FloatFn::Signum if self == 0.0 => 0.0,
                     FloatFn::Signum => self.signum(),
+                    FloatFn::Sqrt => self.sqrt(),
                     _ => self.round(),
                 }
             }
@@ -112,10 +113,13 @@ fn unary<F: Float>(function: FloatFn, bits: u64) -> Result<i128, Fault> {
         return match function {
             FloatFn::Abs => Ok((bits & !(F::QUIET << (F::EXPONENT_BITS + 1))).into()),
             FloatFn::Signum => Ok(F::NAN.into()),
-            FloatFn::Round if NAN_BITS_KNOWN => Ok((bits | F::QUIET).into()),
+            FloatFn::Round | FloatFn::Sqrt if NAN_BITS_KNOWN => Ok((bits | F::QUIET).into()),
             FloatFn::Floor | FloatFn::Ceil | FloatFn::Trunc if bits & F::QUIET != 0 => Ok(bits.into()),
             _ => Err(Fault),
         };
+    }
+    if function == FloatFn::Sqrt && x.double() < 0.0 {
+        return Err(Fault);
     }
     Ok(x.whole(function).bits().into())
 }

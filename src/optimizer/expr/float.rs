@@ -27,7 +27,7 @@ use super::function::{is, tells_scalars_apart};
 use super::{Declined, Lowered, Lowering, constant};
 
 /// DataFusion's functions whose last digits differ from one implementation to the next.
-const INEXACT: [fn() -> Arc<ScalarUDF>; 24] = [
+const INEXACT: [fn() -> Arc<ScalarUDF>; 23] = [
     math::acos,
     math::acosh,
     math::asin,
@@ -49,7 +49,6 @@ const INEXACT: [fn() -> Arc<ScalarUDF>; 24] = [
     math::radians,
     math::sin,
     math::sinh,
-    math::sqrt,
     math::tan,
     math::tanh,
 ];
@@ -108,6 +107,9 @@ impl Lowering {
             same(FloatFn::Floor)
         } else if is::<CeilFunc>(function) {
             same(FloatFn::Ceil)
+        } else if function.fun() == math::sqrt().as_ref() {
+            // Its type has no public name.
+            same(FloatFn::Sqrt)
         } else if is::<IsNanFunc>(function) {
             Some((FloatFn::IsNan, true))
         } else if is::<IsZeroFunc>(function) {

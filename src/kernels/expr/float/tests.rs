@@ -228,6 +228,79 @@ async fn values_on_the_device() {
     }
 }
 
+/// Bits of numbers that are not negative and of NaNs, of which many have roots close to a tie or are close to squares; 240,000 a type.
+fn radicands(ty: ValueType, rng: &mut Rng) -> Vec<u64> {
+    let (fraction, exponent) = if ty == Float32 { (23, 8) } else { (52, 11) };
+    let (sign, infinity) = (1u64 << (fraction + exponent), ((1u64 << exponent) - 1) << fraction);
+    let mut all: Vec<u64> = vec![
+        0,
+        sign,
+        1,
+        2,
+        3,
+        infinity,
+        infinity - 1,
+        infinity + 1,
+        sign | infinity + 1,
+        (1 << fraction) - 1,
+        1 << fraction,
+    ];
+    for _ in 0..60_000 {
+        let any = rng.next() & (sign - 1);
+        all.extend([any, any >> rng.below(fraction + exponent)]);
+        // A root of few bits, and one between two neighbours: the leading bits of its square, and of those around it.
+        let short = u128::from(rng.next() >> (64 - fraction / 2));
+        let tie = u128::from(rng.next() >> (64 - fraction) | 1 << fraction) << 1 | 1;
+        for root in [short, tie] {
+            let square = root * root;
+            let length = 128 - square.leading_zeros() as usize;
+            let top = if length > fraction + 1 {
+                square >> (length - fraction - 1)
+            } else {
+                square << (fraction + 1 - length)
+            };
+            let top = (top as u64).wrapping_add(rng.next() % 3).wrapping_sub(1) & ((1 << fraction) - 1);
+            all.push(((rng.next() << fraction) & infinity) | top);
+        }
+    }
+    all
+}
+
+/// Against the host's own root.
+#[tokio::test]
+async fn square_roots_on_the_device() {
+    let scope = scope(&device());
+    for ty in FLOATS {
+        let bits = radicands(ty, &mut Rng::new(41));
+        let root = |bits: &u64| match ty {
+            Float32 => u64::from(f32::from_bits(*bits as u32).sqrt().to_bits()),
+            _ => f64::from_bits(*bits).sqrt().to_bits(),
+        };
+        let nan = |bits: &u64| {
+            f64::from_bits(*bits).is_nan() || ty == Float32 && f32::from_bits(*bits as u32).is_nan()
+        };
+        let bits: Vec<u64> = bits.into_iter().filter(|bits| NAN_BITS_KNOWN || !nan(bits)).collect();
+        let array = |bits: Vec<u64>| {
+            let values: Vec<Scalar> = bits.into_iter().map(|bits| Some(bits.into())).collect();
+            array_of(ty, &values).expect("array")
+        };
+        let segments = [
+            segment(&scope, &[array(bits.clone())], bits.len()).await.expect("upload"),
+            segment(&scope, &[array(vec![1, if ty == Float32 { 1 << 31 | 1 } else { 1 << 63 | 1 }])], 2)
+                .await
+                .expect("upload"),
+        ];
+        let outputs = [unary(Sqrt, ty)];
+        let answers = select(&scope, &Program::default(), &outputs, &segments).await.expect("select");
+        assert!(!answers[0].fault && answers[1].fault, "of negative numbers only");
+        let want = array(bits.iter().map(root).collect());
+        for row in 0..bits.len() {
+            let (got, want) = (answers[0].outputs[0].slice(row, 1), want.slice(row, 1));
+            assert_eq!(got.to_data(), want.to_data(), "the root of {:x}", bits[row]);
+        }
+    }
+}
+
 #[tokio::test]
 async fn integers_to_floats_on_the_device() {
     let scope = scope(&device());

@@ -204,9 +204,9 @@ impl Generator<'_> {
                     "trunc({}, 1)",
                     "signum({})",
                     "sqrt({})",
+                    "sqrt(abs({}))",
                 ];
-                let exact = templates.len() - usize::from(self.device);
-                let template = self.rng.choose(&templates[..exact]);
+                let template = self.rng.choose(&templates);
                 Expr::new("float function", ty, template, vec![left.into()])
             }
             _ => {

@@ -38,6 +38,7 @@ fn physical(expr: &Expr, places: i32, data: &[ArrayRef]) -> Arc<dyn PhysicalExpr
         Ceil => named(math::ceil(), vec![column(0)]),
         Trunc => named(math::trunc(), vec![column(0)]),
         Round => named(math::round(), vec![column(0)]),
+        Sqrt => named(math::sqrt(), vec![column(0)]),
         TruncBy => named(math::trunc(), vec![column(0), lit(i64::from(places))]),
         RoundBy => named(math::round(), vec![column(0), lit(places)]),
         IsNan => named(math::isnan(), vec![column(0)]),
@@ -113,6 +114,24 @@ fn casts_raise_in_datafusion() {
                 let result = physical(&expr, 0, &one).evaluate(&batch(&one, 1));
                 assert!(result.is_err(), "{expr:?} of {:x?}: no error", rows[row]);
             }
+        }
+    }
+}
+
+/// Roots of what has one, and an error for every negative number.
+#[test]
+fn square_roots_against_datafusion() {
+    for ty in FLOATS {
+        let root = unary(Sqrt, ty);
+        let rows = rows(ty, 20_000, 10, &mut Rng::new(31));
+        let data = columns(ty, &rows);
+        let bad = compare(&root, 0, &[], &data);
+        assert!(bad.len() > rows.len() / 5, "{} faults", bad.len());
+        for row in bad.into_iter().take(200) {
+            let one: Vec<ArrayRef> = data.iter().map(|column| take(column, &[row])).collect();
+            let answer = physical(&root, 0, &one).evaluate(&batch(&one, 1));
+            let error = answer.err().map(|error| error.to_string()).unwrap_or_default();
+            assert!(error.contains("square root of a negative number"), "{:?}: {error}", rows[row]);
         }
     }
 }
