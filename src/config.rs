@@ -288,7 +288,7 @@ gpu_options! {
     placement: Placement = Placement::Auto;
     /// With placement 'auto', the fewest input rows for which operators move to the GPU.
     min_rows: usize = 500_000;
-    /// With placement 'auto', the rate at which columns are taken to reach the device, in GB/s; at least 1. A software adapter has no estimates.
+    /// With placement 'auto', the rate at which columns are taken to reach the device, in GB/s; 0 is taken for 1. A software adapter has no estimates.
     upload_rate: usize = 8;
     /// What a run-time fallback to the CPU does: 'warn' (log and count), 'silent' (count) or 'error' (fail the query).
     fallback: FallbackPolicy = FallbackPolicy::Warn;

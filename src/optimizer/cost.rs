@@ -26,7 +26,9 @@ const KEY: (f64, f64) = (10.0, 20.0);
 const AGGREGATE: (f64, f64) = (6.0, 10.0);
 /// For giving a string its code in the batch's dictionary, before the upload.
 const ENCODE: f64 = 20.0;
-/// Nanoseconds of launches and waits of an island, however small.
+/// Values that a column of strings is taken to have.
+const FEW: f64 = 100.0;
+/// Nanoseconds of launches and waits of an island, whatever its size.
 const LAUNCHES: f64 = 1e6;
 
 /// Estimated times of an island, in nanoseconds.
@@ -53,11 +55,23 @@ impl Cost {
         self.cpu += rows * work(plan) / machine.cores;
     }
 
+    /// What an island costs before it has a row.
+    pub(crate) fn of_launches() -> Self {
+        Self { cpu: 0.0, gpu: LAUNCHES }
+    }
+
+    /// Adds the groups of an aggregate of the island: DataFusion merges on the host what the device found.
+    pub(crate) fn add_groups(&mut self, aggregate: &AggregateExec, groups: f64, machine: Machine) {
+        let bytes: f64 =
+            aggregate.schema().fields().iter().map(|field| uploaded_bytes(field.data_type())).sum();
+        self.gpu += groups * (work(aggregate) / machine.cores + bytes / machine.upload);
+    }
+
     /// Adds an input on the island's border.
     pub(crate) fn add_input(&mut self, schema: &Schema, rows: f64, machine: Machine) {
         let encoded = schema.fields().iter().filter(|field| is_text(field.data_type())).count();
         let bytes: f64 = schema.fields().iter().map(|field| uploaded_bytes(field.data_type())).sum();
-        self.gpu += LAUNCHES + rows * (bytes / machine.upload + encoded as f64 * ENCODE / machine.cores);
+        self.gpu += rows * (bytes / machine.upload + encoded as f64 * ENCODE / machine.cores);
     }
 }
 
@@ -143,6 +157,28 @@ pub(crate) fn kept(filter: &FilterExec, rows: f64, context: &StatisticsContext) 
         Some(Precision::Exact(kept) | Precision::Inexact(kept)) if known => rows.min(kept as f64),
         _ => rows,
     }
+}
+
+/// Groups that an aggregate is expected to find in `rows` rows: by the numbers of distinct values where they are known. Where they are
+/// not, strings and Booleans are taken for the few values that they mostly are, and other keys for as many as there are rows.
+pub(crate) fn groups(aggregate: &AggregateExec, rows: f64, context: &StatisticsContext) -> f64 {
+    let input = aggregate.input();
+    let schema = input.schema();
+    let statistics = context.compute(input.as_ref(), &StatisticsArgs::new()).ok();
+    let distinct = |key: &Arc<dyn PhysicalExpr>| {
+        let column = key.downcast_ref::<Column>().map(Column::index);
+        let known = column.zip(statistics.as_ref()).and_then(|(at, known)| known.column_statistics.get(at));
+        match known.map(|column| column.distinct_count) {
+            Some(Precision::Exact(values) | Precision::Inexact(values)) => values as f64,
+            _ => match key.data_type(&schema) {
+                Ok(DataType::Boolean) => 3.0,
+                Ok(ty) if is_text(&ty) => FEW,
+                _ => rows,
+            },
+        }
+    };
+    let keys = aggregate.group_expr().expr().iter().map(|(key, _)| distinct(key));
+    rows.min(keys.product())
 }
 
 #[cfg(test)]

@@ -2,12 +2,13 @@
 
 use datafusion::common::stats::Precision;
 use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::aggregates::AggregateExec;
 use datafusion::physical_plan::filter::FilterExec;
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 
 use crate::config::{GpuOptions, Placement};
 
-use super::cost::{Cost, Machine, kept};
+use super::cost::{Cost, Machine, groups, kept};
 use super::reason::Reason;
 use super::tag::{Tagged, Verdict};
 
@@ -113,7 +114,7 @@ fn judge(
 
 /// The island's estimated times.
 fn cost(tagged: &Tagged, island: &[usize], machine: Machine, statistics: &StatisticsContext) -> Cost {
-    let mut cost = Cost::default();
+    let mut cost = Cost::of_launches();
     let Some(top) = island.first() else { return cost };
     flow(tagged, *top, machine, statistics, &mut cost);
     cost
@@ -141,10 +142,13 @@ fn flow(
     // Of an aggregate and its exchange, the node that reads the rows.
     let reads = tagged.covered(id).last().map_or(plan, |bottom| &tagged.nodes[*bottom].plan);
     cost.add_node(reads.as_ref(), rows, machine);
-    match plan.downcast_ref::<FilterExec>() {
-        Some(filter) => kept(filter, rows, statistics),
-        None => rows,
+    if let Some(filter) = plan.downcast_ref::<FilterExec>() {
+        return kept(filter, rows, statistics);
     }
+    let Some(aggregate) = reads.downcast_ref::<AggregateExec>() else { return rows };
+    let found = groups(aggregate, rows, statistics);
+    cost.add_groups(aggregate, found, machine);
+    found
 }
 
 /// The nodes on the host side of an island's border.

@@ -74,7 +74,7 @@ fn force() -> GpuOptions {
 
 async fn place(ctx: &SessionContext, sql: &str, options: &GpuOptions) -> (Arc<dyn ExecutionPlan>, Outcome) {
     let plan = ctx.sql(sql).await.unwrap().create_physical_plan().await.unwrap();
-    // A software adapter has no estimates, which tests::cost looks at.
+    // A software adapter has no estimates, which cost::tests looks at.
     let caps = DeviceCaps { device_type: AdapterKind::Software, ..DeviceCaps::for_tests() };
     let outcome = offload(&plan, &caps, options, ctx.state().config_options());
     (plan, outcome)

@@ -90,8 +90,8 @@ impl IslandRun {
         Self { run, template_inputs: inputs, repeatable, retain, stop: watch::Sender::new(false) }
     }
 
-    /// The same run, which can be done again on the CPU whatever the options say is run again after a failure: for answers
-    /// that one batch does not tell.
+    /// The same run, with its input kept for another one on the CPU whatever `gpu.fallback_scope` says: for answers that one batch
+    /// does not tell.
     pub(crate) fn always_again(self) -> Self {
         Self { retain: !self.repeatable, ..self }
     }

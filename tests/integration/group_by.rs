@@ -7,6 +7,7 @@ use datafusion::arrow::array::{
     ArrayRef, BooleanArray, Float32Array, Float64Array, Int64Array, RecordBatch, StringArray,
 };
 use datafusion::datasource::MemTable;
+use datafusion::physical_plan::ExecutionPlan;
 use datafusion::prelude::SessionContext;
 use datafusion_wgpu::memory::faults::Choke;
 
@@ -268,7 +269,7 @@ async fn groups_before_the_end_of_the_input() -> TestResult {
     let columns: [(&str, ArrayRef); 2] = [("k", Arc::new(key)), ("s", Arc::new(s))];
     let sql = "SELECT k, s, count(*) FROM (SELECT * FROM f UNION ALL SELECT k + 1, s FROM f UNION ALL \
                SELECT k + 2, s FROM f UNION ALL SELECT k, s FROM f) GROUP BY k, s";
-    let mut answers = 0;
+    let (mut answers, mut early) = (0, 0);
     for (scope, pool) in [("batch", 60), ("island", 60), ("batch", 400)] {
         let (gpu, off) = both(1, &columns).await?;
         gpu.set("exchanges", "'keep'").await?;
@@ -279,8 +280,12 @@ async fn groups_before_the_end_of_the_input() -> TestResult {
         gpu.ctx.sql("SET datafusion.execution.max_spill_file_size_bytes = 1").await?;
         gpu.ctx.sql(&format!("SET datafusion.runtime.memory_limit = '{pool}K'")).await?;
         let want = run(&off, sql).await?;
+        let plan = gpu.ctx.sql(sql).await?.create_physical_plan().await?;
+        let ran = run_plan(&gpu.ctx, Arc::clone(&plan));
         // That the pool is too small may be said, but not waited for.
-        match tokio::time::timeout(Duration::from_secs(120), gpu.run(sql)).await? {
+        let ran = tokio::time::timeout(Duration::from_secs(120), ran).await?;
+        early += early_groups(&plan);
+        match ran {
             Ok(ran) => {
                 assert_eq!(ran.rows, want.rows, "{scope}");
                 assert!(ran.gpu_batches > 0, "{ran:?}");
@@ -289,8 +294,15 @@ async fn groups_before_the_end_of_the_input() -> TestResult {
             Err(error) => assert!(error.to_string().contains("Resources exhausted"), "{error}"),
         }
     }
-    assert!(answers > 0);
+    assert!(answers > 0 && early > 0, "{answers} {early}");
     Ok(())
+}
+
+/// How many partitions gave groups before the end of their input.
+fn early_groups(plan: &Arc<dyn ExecutionPlan>) -> usize {
+    let own = plan.metrics().and_then(|metrics| metrics.sum_by_name("early_groups"));
+    let below: usize = plan.children().into_iter().map(early_groups).sum();
+    own.map_or(0, |value| value.as_usize()) + below
 }
 
 /// What raises in a key, an argument or a filtered argument is what DataFusion raises.

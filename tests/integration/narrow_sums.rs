@@ -62,7 +62,10 @@ async fn averages_of_wrapped_sums() -> TestResult {
     for sql in ["SELECT avg(b), sum(b) FROM f", "SELECT k, avg(b) FROM f GROUP BY k"] {
         let (gpu, off) = both(1, &columns).await?;
         match (run(&off, sql).await, gpu.run(sql).await) {
-            (Ok(want), Ok(ran)) => assert_eq!(ran.rows, want.rows, "{sql}"),
+            (Ok(want), Ok(ran)) => {
+                assert_eq!(ran.rows, want.rows, "{sql}");
+                assert!(ran.gpu_batches > 0, "{sql}: {ran:?}");
+            }
             (Err(want), Err(ran)) => assert_eq!(ran.to_string(), want.to_string(), "{sql}"),
             (want, ran) => panic!("{sql}: {want:?} {ran:?}"),
         }

@@ -79,7 +79,6 @@ async fn batches_with_their_own_dictionaries() -> TestResult {
     Ok(())
 }
 
-/// Codes and tables count as device memory, and batches are halved until they fit.
 /// Look-up tables and long lists lie behind the arguments of a kernel, so that WebGPU's default of eight storage buffers is enough
 /// for them beside all that queries do otherwise.
 #[tokio::test(flavor = "multi_thread")]
@@ -118,6 +117,7 @@ async fn eight_storage_buffers_are_enough() -> TestResult {
     Ok(())
 }
 
+/// Codes and tables count as device memory, and batches are halved until they fit.
 #[tokio::test(flavor = "multi_thread")]
 async fn strings_in_little_memory() -> TestResult {
     let gpu = Gpu::new(2).await?;

@@ -26,13 +26,16 @@ async fn codes(partitions: usize, upload_rate: usize, sql: &str) -> Vec<&'static
 
 /// The cost of the aggregate and of the projections below it.
 fn cost(machine: Machine, plan: &Arc<dyn ExecutionPlan>) -> Cost {
-    let mut cost = Cost::default();
+    let mut cost = Cost::of_launches();
     let mut node = plan;
     while let [child] = node.children()[..] {
         cost.add_node(node.as_ref(), ROWS, machine);
         node = child;
     }
     cost.add_input(&node.schema(), ROWS, machine);
+    if let Some(aggregate) = plan.downcast_ref::<AggregateExec>() {
+        cost.add_groups(aggregate, groups(aggregate, ROWS, &StatisticsContext::new()), machine);
+    }
     cost
 }
 
@@ -64,6 +67,43 @@ async fn the_sign_is_that_of_the_measurements() {
     assert_eq!([of(&q1, 16.0), of(&groups, 16.0), of(&two, 16.0)], [true, false, false]);
     // Fewer cores make up for the transfers.
     assert_eq!([of(&q1, 4.0), of(&groups, 2.0), of(&two, 2.0)], [true, true, true]);
+}
+
+/// Of as many groups as rows nothing is left to gain, whatever the cores.
+#[tokio::test]
+async fn groups_are_merged_on_the_host() {
+    for sql in ["SELECT v, sum(price) FROM t GROUP BY v", "SELECT DISTINCT v FROM t"] {
+        let plan = aggregate(sql).await;
+        for cores in [2.0, 16.0] {
+            let cost = cost(Machine { cores, upload: 8.0 }, &plan);
+            assert!(cost.cpu < cost.gpu, "{sql}: {cost:?}");
+        }
+    }
+}
+
+/// Rows that DataFusion's bounds speak for, and its guess without them.
+#[tokio::test]
+async fn filters_keep_what_their_bounds_say() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("t.parquet").display().to_string();
+    let ctx = SessionContext::new_with_config(SessionConfig::new().with_target_partitions(1));
+    ctx.sql(&format!("COPY (SELECT value AS v FROM generate_series(0, 999)) TO '{file}'"))
+        .await
+        .unwrap()
+        .collect()
+        .await
+        .unwrap();
+    ctx.sql(&format!("CREATE EXTERNAL TABLE files STORED AS PARQUET LOCATION '{file}'")).await.unwrap();
+    ctx.sql("CREATE TABLE memory AS SELECT value AS v FROM generate_series(0, 999)").await.unwrap();
+    for (table, least, most) in [("files", 90.0, 110.0), ("memory", 1000.0, 1000.0)] {
+        let sql = format!("SELECT v + 1 FROM {table} WHERE v < 100");
+        let mut plan = ctx.sql(&sql).await.unwrap().create_physical_plan().await.unwrap();
+        while !plan.is::<FilterExec>() {
+            plan = Arc::clone(plan.children()[0]);
+        }
+        let kept = kept(plan.downcast_ref().unwrap(), 1000.0, &StatisticsContext::new());
+        assert!((least..=most).contains(&kept), "{table}: {kept}");
+    }
 }
 
 #[tokio::test]

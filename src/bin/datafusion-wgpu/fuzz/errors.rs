@@ -25,9 +25,17 @@ pub fn is_exhausted(text: &str) -> bool {
 
 /// Whether a value of a row raised the error, which rows before it or beside it may keep from being computed.
 pub fn is_of_a_value(text: &str) -> bool {
-    ["Divide by zero", "Overflow happened", "Cast error", "Overflowing on", "Cannot cast ", "out of range"]
-        .iter()
-        .any(|part| text.contains(part))
+    const PARTS: [&str; 8] = [
+        "Divide by zero",
+        "Overflow happened",
+        "Cast error",
+        "Overflowing on",
+        "Cannot cast ",
+        "is out of range",
+        "square root of a negative number",
+        "Overflow while rounding",
+    ];
+    PARTS.iter().any(|part| text.contains(part))
 }
 
 /// Whether DataFusion's joins fail in this way when its memory pool is full: they execute their input a second time.

@@ -44,7 +44,9 @@ fn may_raise(expr: &Expr, error: &str) -> bool {
             op: Operator::Plus | Operator::Minus | Operator::Multiply, ..
         })
         | Expr::Negative(_) => error.contains("Overflow"),
-        Expr::Cast(_) => error.contains("Cast error") || error.contains("Overflow"),
+        Expr::Cast(_) => ["Cast error", "Overflow", "Cannot cast ", "is out of range"]
+            .iter()
+            .any(|part| error.contains(part)),
         Expr::ScalarFunction(_) => true,
         _ => false,
     }

@@ -262,12 +262,14 @@ impl<'a> Question<'a> {
             return false;
         }
         let one = RunOptions::default().cpu(1, 8_192);
+        let start = Instant::now();
         for stored in self.stored.single_rows().take(MOST_ROWS_ALONE) {
             let Ok(stored) = stored else { return false };
-            if let Verdict::Error(text) = engine.cpu(&stored, &self.sql, &one).await
-                && same_error(&text, got)
-            {
-                return true;
+            match engine.cpu(&stored, &self.sql, &one).await {
+                Verdict::Error(text) if same_error(&text, got) => return true,
+                Verdict::Hang => return false,
+                _ if start.elapsed() > engine.timeout() => return false,
+                _ => {}
             }
         }
         false

@@ -94,6 +94,7 @@ async fn early(
 ) -> Result<SendableRecordBatchStream> {
     let schema = groups.schema();
     if run.give_up_replay() {
+        run.metrics.add("early_groups", 1);
         let driven = stream::once(drive).filter_map(|end| {
             std::future::ready(match end {
                 Ok(IslandEnd::Complete) => None,
