@@ -10,6 +10,7 @@
 //! | TPC-H Q1: two dictionary-coded keys, 6 groups, a predicate, 8 aggregates over four decimals | 44 |
 //! | sum of i64 by an i32 key of 4, 64, 1,000 values: searched, and computed from the known range | 12 |
 //! | the same with 90 % of the rows in one of 10 million groups | 16 |
+//! | sum and average of f64 (prices) by an i32 key of 4, 1,000, 1 million values: searched, and from the known range; of any exponent | 12 |
 //! | sum of i64 by an i64 key of as many values as a tenth of the rows, 10 million at most | 16 |
 
 #[allow(dead_code, reason = "each benchmark uses a part of it")]
@@ -18,14 +19,18 @@ mod device;
 use std::error::Error;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, AsArray, Date32Array, Decimal128Array, Int32Array, Int64Array, UInt32Array};
+use arrow::array::{
+    ArrayRef, AsArray, Date32Array, Decimal128Array, Float64Array, Int32Array, Int64Array, UInt32Array,
+};
 use arrow::datatypes::DataType;
 use arrow::error::ArrowError;
 use criterion::BenchmarkGroup;
 use criterion::measurement::WallTime;
 use datafusion_wgpu::error::GpuError;
 use datafusion_wgpu::kernels::expr::{ArithOp, CompareOp, Expr, ValueType};
-use datafusion_wgpu::kernels::group_by::{GroupBy, GroupHint, GroupKey, GroupResult, KeyRange, group_by};
+use datafusion_wgpu::kernels::group_by::{
+    GroupBy, GroupHint, GroupKey, GroupResult, KeyRange, LimbRange, SummedFloats, group_by,
+};
 use datafusion_wgpu::kernels::program::{Program, Segment};
 use datafusion_wgpu::kernels::reduce::{AggregateKind, AggregateSpec};
 use datafusion_wgpu::kernels::reference;
@@ -154,6 +159,38 @@ fn few(rows: usize, groups: u64, ranged: bool) -> Case {
     }
 }
 
+/// Sum and average of doubles by a key of so many values.
+fn floats(rows: usize, groups: u64, ranged: bool, wide: bool) -> Case {
+    let range = KeyRange { min: 0, max: i128::from(groups) - 1 };
+    let how = if ranged { "range" } else { "searched" };
+    let what = if wide { "f64 of any exponent" } else { "f64" };
+    let price = |row: usize| below(row, 17, 10_000_000) as f64 / 100.0;
+    let any = |row: usize| f64::from_bits(scramble(row, 18) & !(1 << 62));
+    let double = move |row: usize| if wide { any(row) } else { price(row) };
+    let sum = || aggregate(AggregateKind::SumFloat, column(1, ValueType::Float64));
+    // What an earlier batch would have taught.
+    let limbs = wide.then_some(LimbRange { low: 0, high: 31 });
+    Case {
+        name: format!("sum of {what} by {groups} groups, {how}"),
+        rows,
+        floor: 12,
+        columns: vec![
+            integers(move |row| below(row, 11, groups) as i32),
+            Box::new(move |from, to| Ok(Arc::new(Float64Array::from_iter_values((from..to).map(double))))),
+        ],
+        program: Program::default(),
+        by: GroupBy {
+            keys: vec![GroupKey::Value(column(0, ValueType::Int32))],
+            aggregates: vec![sum(), sum()],
+        },
+        hint: GroupHint {
+            groups: Some(groups as usize),
+            ranges: if ranged { vec![Some(range)] } else { vec![] },
+            sums: SummedFloats { limbs: vec![limbs; 2], special: false },
+        },
+    }
+}
+
 /// Sum of an integer by a sparse key of many values, of which one may be hot.
 fn many(rows: usize, hot: u64) -> Case {
     let groups = (rows as u64 / 10).clamp(1, 10_000_000);
@@ -225,8 +262,10 @@ fn sorted(result: &GroupResult) -> Result<Vec<String>, Box<dyn Error>> {
         let mut row: Vec<String> = result.keys.iter().map(|key| text(key, group)).collect();
         for state in &result.states {
             row.push(state.counts.get(group).ok_or("a count is missing")?.to_string());
-            if let StateValues::Array(values) = &state.values {
-                row.push(text(values, group));
+            match &state.values {
+                StateValues::Array(values) => row.push(text(values, group)),
+                StateValues::Exact(sums) => row.push(format!("{:?}", sums.get(group))),
+                StateValues::None => {}
             }
         }
         rows.push(row.join(" "));
@@ -240,6 +279,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut cases = vec![q1(rows / 4)];
     for ranged in [false, true] {
         cases.extend([4, 64, 1000].map(|groups| few(rows, groups, ranged)));
+    }
+    for groups in [4, 1000, 1_000_000] {
+        cases.extend([false, true].map(|ranged| floats(rows, groups, ranged, false)));
+        cases.push(floats(rows, groups, true, true));
     }
     cases.extend([many(rows, 0), many(rows, 90)]);
     run_cases(&device, &cases, |case| &case.name, |group, case| run(&device, group, case))

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use datafusion::arrow::array::{ArrayRef, AsArray, Float32Array, Float64Array, Int64Array, RecordBatch};
+use datafusion::arrow::array::{
+    Array, ArrayRef, AsArray, Float32Array, Float64Array, Int64Array, RecordBatch,
+};
 use datafusion::arrow::datatypes::Float64Type;
 use datafusion::datasource::MemTable;
 use datafusion::prelude::SessionContext;
@@ -14,6 +16,9 @@ use crate::harness::{Gpu, TestResult};
 const ROWS: usize = 9_000;
 const SUMS: &str =
     "SELECT sum(x), avg(x), sum(y), avg(y), avg(i), sum(x) FILTER (WHERE i > 0), sum(w) FROM t WHERE id > 10";
+const GROUPS: i64 = 23;
+const GROUPED: &str = "SELECT id % 23 AS g, sum(x), avg(x), sum(y), avg(y), avg(i), sum(x) FILTER (WHERE i > 0), sum(w) \
+     FROM t WHERE id > 10 GROUP BY GROUPING SETS ((g), ()) ORDER BY g";
 
 /// Numbers that a seed gives again.
 struct Numbers(u64);
@@ -84,7 +89,21 @@ impl Table {
 
     /// Bits of the answer to [`SUMS`].
     fn wanted(&self) -> Vec<u64> {
-        let rows = || 11..ROWS;
+        let wanted = self.wanted_of(&|_| true);
+        let w = f64::from_bits(wanted[6].unwrap_or_default());
+        assert!(w.is_finite() && w > 1e307);
+        wanted.into_iter().flatten().collect()
+    }
+
+    /// Bits of the answer to [`GROUPED`], group after group.
+    fn wanted_in_groups(&self) -> Vec<Option<u64>> {
+        let groups = (0..GROUPS).map(|g| self.wanted_of(&|row| row as i64 % GROUPS == g));
+        groups.chain([self.wanted_of(&|_| true)]).flatten().collect()
+    }
+
+    /// Bits of the answer for some of the rows.
+    fn wanted_of(&self, of: &dyn Fn(usize) -> bool) -> Vec<Option<u64>> {
+        let rows = || (11..ROWS).filter(|row| of(*row));
         let sum = |values: &mut dyn Iterator<Item = f64>| {
             let (mut sum, mut count) = (ExactSum::new(), 0u64);
             for value in values {
@@ -98,9 +117,24 @@ impl Table {
         let i = sum(&mut rows().map(|row| self.i[row] as f64));
         let some = sum(&mut rows().filter(|row| self.i[*row] > 0).filter_map(|row| self.x[row]));
         let w = sum(&mut rows().map(|row| self.w[row]));
-        assert!(w.0.is_finite() && w.0 > 1e307);
-        [x.0, x.0 / x.1, y.0, y.0 / y.1, i.0 / i.1, some.0, w.0].map(f64::to_bits).to_vec()
+        let all = [(x.0, x.1), (x.0 / x.1, x.1), (y.0, y.1), (y.0 / y.1, y.1), (i.0 / i.1, i.1), some, w];
+        all.map(|(value, count)| (count > 0.0).then_some(value.to_bits())).to_vec()
     }
+}
+
+/// Bits of all columns but the first, row after row.
+async fn bits_in_groups(ctx: &SessionContext, sql: &str) -> TestResult<Vec<Option<u64>>> {
+    let mut bits = vec![];
+    for batch in ctx.sql(sql).await?.collect().await? {
+        let columns: Vec<_> =
+            batch.columns().iter().skip(1).map(|column| column.as_primitive::<Float64Type>()).collect();
+        for row in 0..batch.num_rows() {
+            bits.extend(
+                columns.iter().map(|column| column.is_valid(row).then(|| column.value(row).to_bits())),
+            );
+        }
+    }
+    Ok(bits)
 }
 
 async fn bits(ctx: &SessionContext, sql: &str) -> TestResult<Vec<u64>> {
@@ -141,6 +175,50 @@ async fn the_same_bits_in_fifty_runs() -> TestResult {
                 }
                 assert!(ran.plan.contains("float_sum=exact"), "{}", ran.plan);
                 assert_eq!(bits(&gpu.ctx, SUMS).await?, want, "{partitions} x {rows}, {batch_rows}, {round}");
+                gpu.device.faults().clear();
+                runs += 1;
+            }
+        }
+    }
+    assert!(runs >= 50 && by_cpu > 0, "{runs} runs, {by_cpu} batches by the CPU");
+    Ok(())
+}
+
+/// The same in groups, of which one has nothing but NULL, with a grand total beside them.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_same_bits_in_fifty_runs_with_groups() -> TestResult {
+    let mut table = Table::new();
+    (0..ROWS).step_by(GROUPS as usize).for_each(|row| (table.x[row], table.y[row]) = (None, None));
+    let want = table.wanted_in_groups();
+    assert_eq!(want[..5], [None, None, None, None, want[4]]);
+    let mut runs = 0;
+    let mut by_cpu = 0;
+    for (at, (partitions, rows)) in
+        [(1, 9_000), (2, 700), (3, 1_000), (4, 64), (1, 333)].into_iter().enumerate()
+    {
+        let gpu = match at % 2 {
+            0 => Gpu::new(partitions).await?,
+            _ => Gpu::lowered(partitions, |caps| caps.float64 = false).await?,
+        };
+        table.register(&gpu.ctx, "t", partitions, rows)?;
+        for batch_rows in ["100000", "3000", "512", "1100"] {
+            gpu.set("batch_rows", batch_rows).await?;
+            for round in 0..3 {
+                match round {
+                    0 => {}
+                    1 => gpu.device.faults().fail(Choke::Submit, 2),
+                    _ => gpu.device.faults().order_always(Choke::Allocate, Fault::Fail),
+                }
+                let ran = gpu.run(GROUPED).await?;
+                if round == 2 {
+                    by_cpu += ran.cpu_batches;
+                    assert_eq!(ran.gpu_batches, 0, "{ran:?}");
+                } else {
+                    assert!(ran.gpu_batches > 0 || round == 1, "{ran:?}");
+                }
+                assert!(ran.plan.contains("float_sum=exact"), "{}", ran.plan);
+                let got = bits_in_groups(&gpu.ctx, GROUPED).await?;
+                assert_eq!(got, want, "{partitions} x {rows}, {batch_rows}, {round}");
                 gpu.device.faults().clear();
                 runs += 1;
             }

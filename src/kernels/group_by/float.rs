@@ -5,13 +5,20 @@
 //! is added to two or three of them, with carries. The kernel notes which limbs values have; where some lie outside of the window, the
 //! segment is grouped again with a wider one. NaN and infinities have words of their own, which records lack until some are met.
 
+use arrow::array::ArrayRef;
+
 use crate::kernels::exact::{ExactSum, Special};
 use crate::kernels::expr::ValueType;
+use crate::kernels::program::Program;
 use crate::kernels::reduce::{AggregateKind, AggregateSpec, Width};
+use crate::kernels::reference::eval;
 
 use super::SummedFloats;
 use super::accumulate::Memory;
 use super::plan::status;
+
+/// Rows of a sample.
+const SAMPLE: usize = 64;
 
 /// Limbs, of 32 bits each, that hold the lowest bits of values; limb 0 begins at the lowest bit of the type's denormals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +53,27 @@ impl SummedFloats {
             };
         }
         self.special |= other.special;
+    }
+
+    /// Looks at some of the `rows` of `columns`, whatever the selection. Rows whose value the CPU twin does not compute tell nothing.
+    pub(crate) fn sample(
+        program: &Program,
+        aggregates: &[AggregateSpec],
+        columns: &[ArrayRef],
+        rows: usize,
+    ) -> SummedFloats {
+        let mut sums = SummedFloats::default();
+        for (number, spec) in aggregates.iter().enumerate() {
+            let Some(arg) = spec.arg.as_ref().filter(|_| spec.kind == AggregateKind::SumFloat) else {
+                continue;
+            };
+            for row in (0..rows).step_by(rows.div_ceil(SAMPLE).max(1)) {
+                if let Ok(Some(bits)) = eval(arg, &program.params, columns, row) {
+                    sums.note(number, arg.value_type(), bits as u64);
+                }
+            }
+        }
+        sums
     }
 
     /// Notes one value of an aggregate's argument, of type `ty`, by its bits.

@@ -117,7 +117,8 @@ async fn check(
     what: &str,
 ) -> GroupResult {
     let segment = segment(scope, columns, rows).await.expect("upload");
-    let device = group_by(scope, program, by, &segment, hint).await.unwrap_or_else(|e| panic!("{what}: {e}"));
+    let device =
+        group_by(scope, program, by, &segment, hint).await.unwrap_or_else(|e| panic!("{what}: {e:?}"));
     let twin = reference::group_by(program, by, columns, rows).expect("twin");
     assert_same(&device, &twin, what);
     device

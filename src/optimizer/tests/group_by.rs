@@ -99,6 +99,43 @@ async fn keys_of_all_kinds_convert() {
     }
 }
 
+/// Sums of floats are exact in groups too, and need no float instruction, or are left alone; a partial step alone would round.
+#[tokio::test]
+async fn sums_of_floats() {
+    let ctx = session(4);
+    let without = DeviceCaps { float64: false, ..DeviceCaps::for_tests() };
+    let calls = [
+        ("sum(f)", true),
+        ("avg(f) FILTER (WHERE a > 3)", true),
+        ("sum(CAST(f AS REAL))", true),
+        ("avg(a)", true),
+        ("sum(DISTINCT f)", true),
+        ("max(f)", false),
+    ];
+    for ((call, exact), by) in calls.into_iter().zip(["b", "s", "b % 3, s", "b", "b", "ROLLUP (b, s)"]) {
+        let sql = format!("SELECT {call}, count(*) FROM t WHERE b < 50 GROUP BY {by}");
+        let sql = if call.contains("DISTINCT") { sql.replace(", count(*)", "") } else { sql };
+        let (_, outcome) = place(&ctx, &sql, &force()).await;
+        let shown = text(&outcome.plan);
+        assert!(outcome.report.codes("AggregateExec").is_empty(), "{sql}: {}", outcome.report);
+        assert_eq!(shown.contains("float_sum=exact"), exact, "{shown}");
+        let mut options = force();
+        options.float_sum = FloatSum::Cpu;
+        let (_, outcome) = place(&ctx, &sql, &options).await;
+        let codes = outcome.report.codes("AggregateExec");
+        assert_eq!(codes.contains(&"FloatSumOnCpu"), exact, "{}", outcome.report);
+        let mut options = force();
+        options.exchanges = Exchanges::Keep;
+        let (_, outcome) = place(&ctx, &sql, &options).await;
+        let codes = outcome.report.codes("AggregateExec");
+        assert_eq!(codes.contains(&"RoundedState"), exact, "{}", outcome.report);
+        let plan = ctx.sql(&sql).await.unwrap().create_physical_plan().await.unwrap();
+        let report = offload(&plan, &without, &force(), ctx.state().config_options()).report;
+        let casts = call.contains("CAST");
+        assert!(casts || report.codes("AggregateExec").is_empty(), "{report}");
+    }
+}
+
 #[tokio::test]
 async fn groups_decline_with_their_reasons() {
     let ctx = session(4);

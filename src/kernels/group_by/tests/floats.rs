@@ -331,6 +331,29 @@ async fn memory_is_announced() {
     }
 }
 
+/// A look at some rows tells the first segment's window.
+#[tokio::test]
+async fn samples() {
+    let scope = scope(&device());
+    let mut rng = Rng::new(18);
+    let by = sums(Float64);
+    let rows = 1000;
+    let values: Vec<f64> = (0..rows).map(|_| between(&mut rng, -300, -230)).collect();
+    let columns = [keys_below(9, rows, &mut rng), doubles(values)];
+    let program = Program::default();
+    let sample = SummedFloats::sample(&program, &by.aggregates, &columns, rows);
+    assert_eq!(sample, SummedFloats { limbs: vec![limbs(22, 24); 2], special: false });
+    let hint = GroupHint { sums: sample, ..GroupHint::default() };
+    let result = check(&scope, &program, &by, &columns, rows, &hint, "sample").await;
+    assert_eq!(result.reruns, 0);
+    // What the twin does not know tells nothing.
+    let other = [keys_below(1, 1, &mut rng)];
+    assert_eq!(SummedFloats::sample(&program, &by.aggregates, &other, 1), SummedFloats::default());
+    let odd = [keys_below(2, 2, &mut rng), doubles([f64::INFINITY, 0.0])];
+    let odd = SummedFloats::sample(&program, &by.aggregates, &odd, 2);
+    assert_eq!(odd, SummedFloats { limbs: vec![], special: true });
+}
+
 /// The window's place is no part of the shader, nor is what was learned of groups.
 #[test]
 fn windows_are_data() {

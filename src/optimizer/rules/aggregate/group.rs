@@ -13,7 +13,7 @@ use crate::physical_plan::aggregate::group::{GroupOp, Key};
 use crate::physical_plan::params::ParamTable;
 
 use super::call::Spec;
-use super::{Step, lower_functions, name};
+use super::{Step, lower_functions};
 
 /// Keys and functions, in order.
 type Lowered = (Vec<Key>, Vec<Spec>);
@@ -54,23 +54,10 @@ fn lower(exec: &AggregateExec, context: &RuleContext<'_>) -> Result<(Lowered, Pa
     let functions = lower_functions(exec, &mut lowering, context.options.float_sum);
     let outcome = keys.and_then(|keys| {
         let aggregates = functions?;
-        no_float_sums(exec, &aggregates, &mut lowering)?;
         check_limit(exec, &keys, &aggregates, context, &mut lowering)?;
         Ok((keys, aggregates))
     });
     lowering.finish(context.caps, outcome)
-}
-
-/// The kernel for groups does not sum floats.
-fn no_float_sums(exec: &AggregateExec, aggregates: &[Spec], lowering: &mut Lowering) -> Result<(), Declined> {
-    let mut outcome = Ok(());
-    for (aggregate, Spec(spec, _)) in exec.aggr_expr().iter().zip(aggregates) {
-        if spec.kind == AggregateKind::SumFloat {
-            let why = "sums of floats are not offered with GROUP BY";
-            outcome = Err(lowering.decline(Reason::unsupported_aggregate(&name(aggregate), why)));
-        }
-    }
-    outcome
 }
 
 /// A limit only says how many groups are asked for, so that all of them are right; but the CPU may be through after a few rows.

@@ -45,16 +45,22 @@ impl Learned {
         }
     }
 
-    /// The hint for a kernel that groups a batch by `keys`.
-    pub(super) fn hint(&self, keys: &[GroupKey], batch: &GpuBatch) -> GroupHint {
+    /// Whether no batch was grouped so far.
+    pub(super) fn is_nothing(&self) -> bool {
+        self.groups.is_none()
+    }
+
+    /// The hint for a kernel that groups a batch by `keys`; `sums` is what a sample tells of it.
+    pub(super) fn hint(&self, keys: &[GroupKey], batch: &GpuBatch, sums: &SummedFloats) -> GroupHint {
         let ranges = keys.iter().enumerate().map(|(at, key)| {
             let learned = || self.keys.get(at).filter(|key| key.surprises <= MOST_SURPRISES)?.range;
             known(key, batch).or_else(learned)
         });
+        let sums = if self.is_nothing() { sums } else { &self.sums };
         GroupHint {
             groups: self.groups,
             ranges: ranges.collect(),
-            sums: self.sums.clone(),
+            sums: sums.clone(),
             partitioned: None,
         }
     }

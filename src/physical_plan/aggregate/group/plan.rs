@@ -115,10 +115,16 @@ impl GroupPlan {
         uploaded(columns).saturating_add(tables).saturating_add(groups.unwrap_or(0))
     }
 
-    /// What the kernels are told of the keys.
+    /// What the kernels are told of the rows.
     pub(super) fn hints(&self, batch: &GpuBatch, learned: &[Learned]) -> Vec<GroupHint> {
+        let sums = match (self.sets.first(), batch.source().host().first()) {
+            (Some((_, by)), Some(rows)) if learned.iter().any(Learned::is_nothing) => {
+                SummedFloats::sample(&self.program, &by.aggregates, rows.columns(), rows.num_rows())
+            }
+            _ => SummedFloats::default(),
+        };
         let sets = self.sets.iter().zip(learned);
-        sets.map(|((keys, _), learned)| learned.hint(&keys.kernel, batch)).collect()
+        sets.map(|((keys, _), learned)| learned.hint(&keys.kernel, batch, &sums)).collect()
     }
 
     /// The groups of each grouping set.
