@@ -303,6 +303,7 @@ pub async fn group_by(
         }
         let order = order.as_ref().filter(|_| plan.choice.mode.ordered);
         let launch = Launch::prepare(scope, program, by, segment, plan, order).await?;
+        let before = hint.clone();
         match launch.run(&hint).await? {
             Ok(result) => return Ok(GroupResult { reruns: reruns + result.reruns, ..result }),
             Err(Surprise::Keys) => hint.ranges.clear(),
@@ -316,15 +317,12 @@ pub async fn group_by(
             }
         }
         reruns += 1;
-        // Either surprise comes once: all rows were seen.
-        if reruns > MOST_SURPRISES {
+        // Each surprise teaches something, so they end.
+        if hint == before {
             return Err(GpuError::Internal(format!("a grouping does not learn: {hint:?}")));
         }
     }
 }
-
-/// Surprises of one segment, and one to spare.
-const MOST_SURPRISES: u32 = 3;
 
 /// Storage buffers that [`group_by`] cannot do without, its columns packed into one; compare with
 /// `DeviceCaps::max_storage_buffers`.

@@ -18,7 +18,7 @@ use crate::kernels::partition::{self, PARTS, Partitions};
 use crate::memory::DeviceCaps;
 
 use super::launch::{Attempt, Attempted, DEFAULT_GROUPS, GROWTH, Launch, Surprise, slots_for};
-use super::{GroupHint, GroupResult, GroupStates, StateValues};
+use super::{GroupHint, GroupResult, GroupStates, StateValues, SummedFloats};
 
 /// Table bytes that caches hold on the largest devices.
 pub(super) const CACHED_BYTES: u64 = 64 << 20;
@@ -110,12 +110,26 @@ impl Launch<'_> {
 
     /// One attempt with a table of `slots` slots for each of `views`.
     async fn tables(&self, views: &[View], slots: u64, last: bool) -> GpuResult<Attempt> {
-        let mut results = vec![];
+        let mut results: Vec<GroupResult> = vec![];
+        // What the floats of all tables are like, where those of one do not fit their windows.
+        let mut floats: Option<(usize, SummedFloats)> = None;
         for view in views.iter().filter(|view| view.end > view.first) {
             match self.attempt(Attempted { slots, last, seed: SEED, view: Some(*view) }).await? {
                 Attempt::Done(result) if !result.fault => results.push(result),
+                Attempt::Again(Surprise::Floats { groups, met }) => {
+                    let (all, sums) = floats.get_or_insert_default();
+                    *all += groups;
+                    sums.union(&met);
+                }
                 end => return Ok(end),
             }
+        }
+        if let Some((mut groups, mut met)) = floats {
+            for result in &results {
+                groups += result.groups;
+                met.union(&result.sums);
+            }
+            return Ok(Attempt::Again(Surprise::Floats { groups, met }));
         }
         match results.len() {
             0 => GroupResult::empty(self.by, false).map(Attempt::Done),

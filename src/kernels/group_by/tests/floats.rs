@@ -241,6 +241,33 @@ async fn all_strategies() {
     assert_eq!(seen.into_iter().collect::<Vec<_>>(), ["dense", "direct", "local"]);
 }
 
+/// Rows in the order of their hashes, in one table and in several, of which only some have values outside of the first window.
+#[tokio::test]
+async fn parted_rows() {
+    let full = device();
+    let caps = DeviceCaps { max_binding_bytes: 1 << 18, ..full.caps().as_ref().clone() };
+    let scopes = [scope(&full), scope(&full.with_caps(caps))];
+    let by = sums(Float64);
+    let mut rng = Rng::new(19);
+    let rows = 7000;
+    for (most, odd) in [(5, 1), (5000, 1), (5000, 3000)] {
+        let mut values: Vec<f64> = (0..rows).map(|_| between(&mut rng, 0, 20)).collect();
+        for at in 0..odd {
+            values[rng.below(rows)] = if at % 7 == 3 { f64::NAN } else { between(&mut rng, -1000, 1000) };
+        }
+        let columns = [keys_below(most, rows, &mut rng), doubles(values)];
+        for scope in &scopes {
+            for groups in [None, Some(most)] {
+                let hint = GroupHint { groups, partitioned: Some(true), ..GroupHint::default() };
+                let what = format!("{most} groups, {odd} peculiar, {hint:?}");
+                let result = check(scope, &Program::default(), &by, &columns, rows, &hint, &what).await;
+                assert_eq!(result.strategy, Strategy::Partitioned, "{what}");
+                assert!(result.reruns > 0, "{what}");
+            }
+        }
+    }
+}
+
 /// Selections and filters, arguments that are computed, and one accumulator for what is the same.
 #[tokio::test]
 async fn filters_and_expressions() {

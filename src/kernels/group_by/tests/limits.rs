@@ -16,6 +16,29 @@ fn told(caps: &DeviceCaps) -> String {
     )
 }
 
+/// An adapter that can do less, and what it is asked for.
+pub(super) struct Lowered {
+    pub caps: DeviceCaps,
+    pub by: GroupBy,
+    /// Groups at most.
+    pub groups: usize,
+    pub name: String,
+}
+
+pub(super) fn lowered(full: &crate::memory::GpuDevice, lower: fn(&mut DeviceCaps)) -> Lowered {
+    let mut caps = full.caps().as_ref().clone();
+    lower(&mut caps);
+    let (mut by, mut groups, mut name) = (sums_and_extremes(), 3000, told(&caps));
+    if caps.loop_budget < full.caps().loop_budget {
+        // A few tries are all that a row has then: that of a wide minimum may give up, as `rows_that_fight_give_up` has it, the sooner the
+        // more rows run at a time, and so may that of a group far from its slot.
+        by.aggregates.remove(2);
+        groups = 300;
+        name.push_str(", no wide minimum");
+    }
+    Lowered { caps, by, groups, name }
+}
+
 /// Few workgroups a dimension, short loops, no room in workgroups, and eight or six buffers.
 #[tokio::test]
 async fn lowered_limits() {
@@ -30,16 +53,7 @@ async fn lowered_limits() {
         |caps| caps.max_storage_buffers = 6,
     ];
     for (number, lower) in lower.into_iter().enumerate() {
-        let mut caps = full.caps().as_ref().clone();
-        lower(&mut caps);
-        let mut by = sums_and_extremes();
-        let (mut most, mut name) = (3000, told(&caps));
-        if caps.loop_budget < full.caps().loop_budget {
-            // A wide minimum may be given up then, as the next test has it; so may a group far from its slot.
-            by.aggregates.remove(2);
-            most = 300;
-            name.push_str(", no wide minimum");
-        }
+        let Lowered { caps, by, groups: most, name } = lowered(&full, lower);
         let scope = scope(&full.with_caps(caps));
         for (rows, groups) in [(1, 1), (4097, 3), (20_001, most)] {
             let columns = [

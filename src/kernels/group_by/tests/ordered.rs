@@ -1,5 +1,6 @@
 //! Rows that are parted by their keys' hashes before they are grouped.
 
+use super::limits::{Lowered, lowered};
 use super::*;
 
 fn forced(groups: Option<usize>) -> GroupHint {
@@ -130,7 +131,6 @@ async fn faults() {
 #[tokio::test]
 async fn lowered_limits() {
     let full = device();
-    let by = sums_and_extremes();
     let mut rng = Rng::new(3);
     let shape = DataShape { nulls: 10, edgy: 1, offset: 7 };
     let lower: [fn(&mut DeviceCaps); 5] = [
@@ -141,16 +141,15 @@ async fn lowered_limits() {
         |caps| caps.max_storage_buffers = 7,
     ];
     for (number, lower) in lower.into_iter().enumerate() {
-        let mut caps = full.caps().as_ref().clone();
-        lower(&mut caps);
+        let Lowered { caps, by, groups: most, name } = lowered(&full, lower);
         let scope = scope(&full.with_caps(caps));
-        for (rows, groups) in [(1, 1), (4097, 3), (20_001, 3000)] {
+        for (rows, groups) in [(1, 1), (4097, 3), (20_001, most)] {
             let columns = [
                 keys_below(groups, rows, &mut rng),
                 column(Int64, rows, shape, &mut rng),
                 column(Int32, rows, shape, &mut rng),
             ];
-            let what = format!("limit {number}, {rows} rows");
+            let what = format!("limit {number}, {rows} rows in {groups} groups, {name}");
             let device = check(&scope, &Program::default(), &by, &columns, rows, &forced(None), &what).await;
             assert_eq!(device.strategy == Strategy::Partitioned, number < 4, "{what}");
         }

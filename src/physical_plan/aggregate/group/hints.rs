@@ -57,12 +57,7 @@ impl Learned {
             known(key, batch).or_else(learned)
         });
         let sums = if self.is_nothing() { sums } else { &self.sums };
-        GroupHint {
-            groups: self.groups,
-            ranges: ranges.collect(),
-            sums: sums.clone(),
-            partitioned: None,
-        }
+        GroupHint { groups: self.groups, ranges: ranges.collect(), sums: sums.clone(), partitioned: None }
     }
 }
 
