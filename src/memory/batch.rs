@@ -1,7 +1,7 @@
 //! Lazy batches: host rows, the columns of them that are on the device, and what is to be computed.
 
 use std::any::Any;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, RecordBatch, UInt32Array};
@@ -9,8 +9,9 @@ use arrow::datatypes::SchemaRef;
 use parking_lot::Mutex;
 
 use crate::error::{GpuError, GpuResult};
+use crate::kernels::expr::dag::{self, id};
 use crate::kernels::expr::search::LIST_HEAD;
-use crate::kernels::expr::{Expr, Scalar, ValueType};
+use crate::kernels::expr::{Expr, Interner, Scalar, ValueType};
 
 use super::column::{ColumnRepr, DeviceColumn, DeviceTables};
 use super::dictionary::{self, Dictionary};
@@ -481,10 +482,11 @@ impl GpuBatch {
     /// Replaces the columns. Those that are computed here and may fault are remembered with the selection as it is now:
     /// the CPU would compute them for these rows, whatever happens to rows and columns above.
     pub fn set_columns(&mut self, columns: Vec<LazyColumn>) {
+        let mut exprs = Interner::default();
         for column in &columns {
             if let LazyColumn::Computed(expr) = column
                 && expr.may_fault()
-                && !self.fallible.iter().any(|(known, _)| known == expr)
+                && !self.fallible.iter().any(|(known, _)| exprs.same(known, expr))
             {
                 self.fallible.push((Arc::clone(expr), self.selection.clone()));
             }
@@ -496,14 +498,33 @@ impl GpuBatch {
     /// would evaluate for fewer rows than the CPU is evaluated by the selection itself, for all rows: a fault there makes
     /// the CPU decide, so that no error of its is lost.
     pub fn guarded_selection(&self, evaluated: &[&Arc<Expr>]) -> Option<Arc<Expr>> {
-        let narrowed = |at: &Option<Arc<Expr>>| *at != self.selection;
-        let guards =
-            self.fallible.iter().filter(|(expr, at)| narrowed(at) || !evaluated.contains(&expr)).map(
-                |(expr, _)| {
-                    let null = Arc::new(Expr::IsNull(Arc::clone(expr)));
-                    Arc::new(Expr::Or(null, Arc::new(Expr::IsNotNull(Arc::clone(expr)))))
-                },
-            );
-        self.selection.iter().cloned().chain(guards).reduce(|all, guard| Arc::new(Expr::And(all, guard)))
+        let mut exprs = Interner::default();
+        let evaluated: HashSet<_> = evaluated.iter().map(|expr| id(&exprs.intern(expr))).collect();
+        let mut selected = |selection: &Option<Arc<Expr>>| selection.as_ref().map(|e| id(&exprs.intern(e)));
+        let now = selected(&self.selection);
+        let narrowed: Vec<_> = self.fallible.iter().map(|(_, at)| selected(at) != now).collect();
+        let guards = self
+            .fallible
+            .iter()
+            .zip(narrowed)
+            .filter(|((expr, _), narrowed)| *narrowed || !evaluated.contains(&id(&exprs.intern(expr))));
+        let guards = guards.map(|((expr, _), _)| {
+            let null = Arc::new(Expr::IsNull(Arc::clone(expr)));
+            Arc::new(Expr::Or(null, Arc::new(Expr::IsNotNull(Arc::clone(expr)))))
+        });
+        Expr::balanced(self.selection.iter().cloned().chain(guards).collect(), Expr::And)
+    }
+
+    /// Nodes of all that is to be computed together, and how deep they are.
+    pub fn extent(&self) -> (usize, usize) {
+        let computed = self.columns.iter().filter_map(|column| match column {
+            LazyColumn::Computed(expr) => Some(expr),
+            LazyColumn::Source(_) => None,
+        });
+        let fallible = self.fallible.iter().flat_map(|(expr, at)| std::iter::once(expr).chain(at));
+        dag::extent(computed.chain(&self.selection).chain(fallible).map(Arc::as_ref))
     }
 }
+
+#[cfg(test)]
+mod tests;

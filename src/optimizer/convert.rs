@@ -83,8 +83,29 @@ fn rebuild(tagged: &Tagged, id: usize, query: &Arc<Query>, below_gpu: bool) -> C
     };
     let children = inputs(tagged.inputs(id), true)?;
     let template = Template::chain(&node.plan, proposal.nodes).map_err(failed)?;
-    let plan = GpuExec::try_new(Arc::clone(&proposal.op), template, children, Arc::clone(query));
-    Ok(Arc::new(plan.map_err(failed)?.below_gpu(below_gpu)))
+    let try_over = |children| {
+        GpuExec::try_new(Arc::clone(&proposal.op), template.clone(), children, Arc::clone(query))
+            .map_err(failed)
+    };
+    let mut plan = try_over(children)?;
+    let reads_gpu = plan.children().into_iter().any(|child| GpuExec::find(child).is_some());
+    if reads_gpu && !plan.has_device_input() {
+        let children = plan.children().into_iter().map(to_host);
+        plan = try_over(children.collect::<Result<_>>().map_err(failed)?)?;
+    }
+    Ok(Arc::new(plan.below_gpu(below_gpu)))
+}
+
+/// `plan`, whose rows the GPU node above takes from the host.
+fn to_host(plan: &Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
+    match plan.downcast_ref::<GpuExec>() {
+        Some(exec) => Ok(Arc::new(exec.clone().below_gpu(false))),
+        None if GpuExec::passes_on(plan) => {
+            let children = plan.children().into_iter().map(to_host).collect::<Result<_>>()?;
+            replace_children_if_necessary(Arc::clone(plan), children)
+        }
+        None => Ok(Arc::clone(plan)),
+    }
 }
 
 /// `plan` in the partitions that `original` had: a GPU node gives one partition where it stands for an exchange too, and CPU nodes

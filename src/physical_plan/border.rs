@@ -154,7 +154,7 @@ pub(crate) struct DeviceStream {
 }
 
 impl DeviceStream {
-    /// Opens partition `partition` of `plan`: its row-local GPU nodes down to the first node that gives host batches, which
+    /// Opens partition `partition` of `plan`: its row-local GPU nodes down to the first node whose input are host batches, which
     /// is executed.
     ///
     /// # Errors
@@ -165,6 +165,11 @@ impl DeviceStream {
         {
             return Self::through(exec, partition, run);
         }
+        Self::of_host(plan, partition, run)
+    }
+
+    /// Executes partition `partition` of `plan`, whatever it is.
+    fn of_host(plan: &Arc<dyn ExecutionPlan>, partition: usize, run: &RunContext) -> Result<Self> {
         let input = plan.execute(partition, Arc::clone(run.task()))?;
         Ok(Self {
             border: Border::new(input, run),
@@ -179,7 +184,10 @@ impl DeviceStream {
         let [child] = children.as_slice() else {
             return datafusion::common::internal_err!("{} must have one child", exec.name());
         };
-        let mut stream = Self::open(child, partition, run)?;
+        let mut stream = match exec.has_device_input() {
+            true => Self::open(child, partition, run)?,
+            false => Self::of_host(child, partition, run)?,
+        };
         stream.steps.push((Arc::clone(exec.op()), exec.op().params().resolve().ok()));
         let mut chain = stream.chain.as_ref().clone();
         chain.push(exec.template().clone());

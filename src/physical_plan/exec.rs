@@ -20,6 +20,7 @@ use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, InputDistributionRequirements, PlanProperties,
 };
 
+use super::fusion::Fusion;
 use super::materialize;
 use super::op::{DeviceOp, OpKind};
 use super::query::Query;
@@ -37,6 +38,7 @@ pub struct GpuExec {
     properties: Arc<PlanProperties>,
     metrics: ExecutionPlanMetricsSet,
     query: Arc<Query>,
+    fusion: Fusion,
     /// Whether the node above, which takes the rows, runs on the GPU.
     below_gpu: bool,
 }
@@ -55,10 +57,11 @@ impl GpuExec {
         let properties = Arc::clone(template.instantiate(&children)?.properties());
         let properties = if op.merges_partitions() { merged(&properties) } else { properties };
         let metrics = ExecutionPlanMetricsSet::new();
-        Ok(Self { op, template, children, properties, metrics, query, below_gpu: false })
+        let fusion = Fusion::of(op.as_ref(), &children);
+        Ok(Self { op, template, children, properties, metrics, query, fusion, below_gpu: false })
     }
 
-    /// Notes, for EXPLAIN, whether the node above runs on the GPU; without it, the rows go to the host.
+    /// Notes, for EXPLAIN, whether the node above takes this one's rows on the GPU; without it, they go to the host.
     pub(crate) fn below_gpu(self, below_gpu: bool) -> Self {
         Self { below_gpu, ..self }
     }
@@ -88,6 +91,15 @@ impl GpuExec {
 
     pub(crate) fn metrics_set(&self) -> &ExecutionPlanMetricsSet {
         &self.metrics
+    }
+
+    /// True when the node takes lazy batches from the GPU node below it; otherwise its input is executed and gives host batches.
+    pub fn has_device_input(&self) -> bool {
+        self.fusion.device_input
+    }
+
+    pub(super) fn fusion(&self) -> &Fusion {
+        &self.fusion
     }
 
     /// True when a GPU parent can take this node's rows as lazy batches.
@@ -130,9 +142,7 @@ fn merged(properties: &PlanProperties) -> Arc<PlanProperties> {
 
 impl DisplayAs for GpuExec {
     fn fmt_as(&self, format: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let device_input =
-            self.children.iter().any(|child| GpuExec::find(child).is_some_and(GpuExec::has_device_output));
-        let input = if device_input { "device" } else { "host" };
+        let input = if self.has_device_input() { "device" } else { "host" };
         let output = if self.below_gpu && self.has_device_output() { "device" } else { "host" };
         let mut details = self.op.details();
         details.extend([("input", input.to_owned()), ("output", output.to_owned())]);

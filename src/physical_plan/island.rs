@@ -193,7 +193,7 @@ fn cpu_island(node: &GpuExec) -> Result<Arc<dyn ExecutionPlan>> {
     let children = node
         .children()
         .into_iter()
-        .map(|child| match GpuExec::find(child).filter(|child| child.has_device_output()) {
+        .map(|child| match GpuExec::find(child).filter(|_| node.has_device_input()) {
             Some(child) => cpu_island(child),
             None => Ok(Arc::clone(child)),
         })

@@ -4,6 +4,7 @@ pub mod aggregate;
 mod border;
 pub mod exec;
 pub mod filter;
+mod fusion;
 mod island;
 pub mod lookup;
 mod materialize;

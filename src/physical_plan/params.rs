@@ -116,6 +116,12 @@ impl ParamTable {
         Arc::new(Expr::InSorted { expr, table: self.lists.len() - 1, len, negated })
     }
 
+    /// Values for what is computed of no rows: none is known.
+    pub fn without_values(&self) -> ParamValues {
+        let values = self.sources.iter().map(|source| (source.ty, None)).collect();
+        ParamValues { values, lists: vec![UInt32Array::from(Vec::<u32>::new()); self.lists.len()] }
+    }
+
     /// Evaluates every source, and the candidates of every list.
     ///
     /// # Errors

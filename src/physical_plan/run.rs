@@ -22,7 +22,7 @@ use tokio::sync::OnceCell;
 
 use super::exec::GpuExec;
 use super::metrics::GpuMetrics;
-use super::op::{DeviceOp, OpKind};
+use super::op::DeviceOp;
 use super::query::Query;
 use super::retry::is_admitted;
 
@@ -408,16 +408,15 @@ impl RunContext {
     }
 }
 
-/// The node's operator, and those of the GPU nodes below it.
+/// The node's operator, and those of the GPU nodes below it that give it lazy batches.
 fn fused(node: &GpuExec) -> Vec<Arc<dyn DeviceOp>> {
-    let mut ops = vec![Arc::clone(node.op())];
-    let mut children = node.children();
-    while let [child] = children[..]
+    let (mut ops, mut node) = (vec![Arc::clone(node.op())], node);
+    while node.has_device_input()
+        && let [child] = node.children()[..]
         && let Some(below) = GpuExec::find(child)
-        && let OpKind::RowLocal(_) = below.op().kind()
     {
         ops.push(Arc::clone(below.op()));
-        children = below.children();
+        node = below;
     }
     ops
 }

@@ -32,6 +32,7 @@ mod random;
 mod reasons;
 mod slt;
 mod sources;
+mod stacked;
 mod strings;
 mod tpch_data;
 #[cfg(feature = "cli")]

@@ -5,7 +5,6 @@
 
 use std::sync::Arc;
 
-use super::float::FloatFn;
 use super::function::Function;
 pub use super::types::{Scalar, ValueType, Zone};
 
@@ -211,112 +210,6 @@ impl Expr {
                 branches.iter().flat_map(|(when, then)| [when, then]).chain(otherwise).collect()
             }
             Expr::Call { args, .. } => args.iter().collect(),
-        }
-    }
-
-    /// Rebuilds the tree bottom-up; `leaf` gives the replacement of each column, parameter and look-up, and of each search in a
-    /// list, after that of its operand.
-    pub fn map_leaves(self: &Arc<Expr>, leaf: &dyn Fn(&Arc<Expr>) -> Arc<Expr>) -> Arc<Expr> {
-        let go = |e: &Arc<Expr>| e.map_leaves(leaf);
-        Arc::new(match self.as_ref() {
-            Expr::Column { .. } | Expr::Param { .. } | Expr::Lookup { .. } => return leaf(self),
-            Expr::Compare { op, left, right } => Expr::Compare { op: *op, left: go(left), right: go(right) },
-            Expr::Distinct { negated, left, right } => {
-                Expr::Distinct { negated: *negated, left: go(left), right: go(right) }
-            }
-            Expr::Arith { op, left, right, ty } => {
-                Expr::Arith { op: *op, left: go(left), right: go(right), ty: *ty }
-            }
-            Expr::And(l, r) => Expr::And(go(l), go(r)),
-            Expr::Or(l, r) => Expr::Or(go(l), go(r)),
-            Expr::Not(e) => Expr::Not(go(e)),
-            Expr::IsNull(e) => Expr::IsNull(go(e)),
-            Expr::IsNotNull(e) => Expr::IsNotNull(go(e)),
-            Expr::Negate(e) => Expr::Negate(go(e)),
-            Expr::Required(e) => Expr::Required(go(e)),
-            Expr::Cast { expr, to } => Expr::Cast { expr: go(expr), to: *to },
-            Expr::InList { expr, list, negated } => {
-                Expr::InList { expr: go(expr), list: list.iter().map(go).collect(), negated: *negated }
-            }
-            Expr::InSorted { expr, table, len, negated } => {
-                let search = Expr::InSorted { expr: go(expr), table: *table, len: *len, negated: *negated };
-                return leaf(&Arc::new(search));
-            }
-            Expr::Case { branches, otherwise, ty } => Expr::Case {
-                branches: branches.iter().map(|(when, then)| (go(when), go(then))).collect(),
-                otherwise: otherwise.as_ref().map(go),
-                ty: *ty,
-            },
-            Expr::Call { function, args, ty } => {
-                Expr::Call { function: *function, args: args.iter().map(go).collect(), ty: *ty }
-            }
-        })
-    }
-
-    /// Whether a value may meet an arithmetic fault, for all that is known before the data is: 128 bits may overflow in
-    /// decimal arithmetic and in casts to decimals; functions say so themselves.
-    pub fn may_fault(&self) -> bool {
-        let decimal = matches!(self.value_type(), ValueType::Decimal { .. });
-        let own = match self {
-            Expr::Negate(e) => decimal || e.may_be_scalar(),
-            Expr::Required(_) => true,
-            Expr::Arith { .. } | Expr::Cast { .. } => decimal,
-            Expr::Lookup { fallible, .. } => *fallible,
-            Expr::Call { function, args, ty } => {
-                let types: Vec<_> = args.iter().map(|arg| arg.value_type()).collect();
-                function.may_fault(&types, *ty)
-            }
-            _ => false,
-        };
-        own || self.children().into_iter().any(|child| child.may_fault())
-    }
-
-    /// Whether DataFusion may compute one value for a whole batch instead of an array: for constants, and for CASE when all
-    /// rows of the batch take a branch that is constant, or none.
-    pub fn may_be_scalar(&self) -> bool {
-        match self {
-            Expr::Column { .. } => false,
-            // It may hold a CASE.
-            Expr::Lookup { .. } => true,
-            Expr::Case { branches, otherwise, .. } => {
-                otherwise.is_none()
-                    || branches
-                        .iter()
-                        .map(|(_, then)| then)
-                        .chain(otherwise)
-                        .any(|value| value.may_be_scalar())
-            }
-            // A single first operand that is not NaN is the result for all rows.
-            Expr::Call { function: Function::Float(FloatFn::Nanvl), args, .. } => {
-                args.first().is_some_and(|first| first.may_be_scalar())
-            }
-            _ => self.children().into_iter().all(|child| child.may_be_scalar()),
-        }
-    }
-
-    /// Adds the tables that the expression reads to `out`, each with the source column whose codes index it; lists have none.
-    pub fn collect_tables(&self, out: &mut std::collections::BTreeMap<usize, Option<usize>>) {
-        match self {
-            Expr::Lookup { codes, table, .. } => {
-                if let Expr::Column { index, .. } = codes.as_ref() {
-                    out.insert(*table, Some(*index));
-                }
-            }
-            Expr::InSorted { table, .. } => _ = out.insert(*table, None),
-            _ => {}
-        }
-        for child in self.children() {
-            child.collect_tables(out);
-        }
-    }
-
-    /// Adds the source columns that the expression reads to `out`.
-    pub fn collect_columns(&self, out: &mut std::collections::BTreeSet<usize>) {
-        if let Expr::Column { index, .. } = self {
-            out.insert(*index);
-        }
-        for child in self.children() {
-            child.collect_columns(out);
         }
     }
 }

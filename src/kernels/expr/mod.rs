@@ -3,6 +3,7 @@
 mod arith;
 mod case;
 mod compare;
+pub mod dag;
 pub mod decimal;
 pub mod extreme;
 pub mod float;
@@ -18,6 +19,7 @@ pub mod types;
 mod wgsl;
 pub mod widths;
 
+pub use dag::Interner;
 pub use decimal::DecimalFn;
 pub use extreme::ExtremeFn;
 pub use float::FloatFn;

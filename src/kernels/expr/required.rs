@@ -1,5 +1,6 @@
 //! Values that are taken to be never NULL, and which expressions may be NULL after all.
 
+use super::dag::{Values, bottom_up};
 use super::decimal::DecimalFn;
 use super::float::FloatFn;
 use super::function::Function;
@@ -12,21 +13,24 @@ impl Expr {
     /// Whether the value may be NULL, given which columns and parameters may; `leaf` is asked about those. Look-ups are taken to
     /// be as their function says.
     pub fn may_be_null(&self, leaf: &dyn Fn(&Expr) -> bool) -> bool {
-        let any = || self.children().into_iter().any(|child| child.may_be_null(leaf));
-        match self {
-            Expr::Column { .. } | Expr::Param { .. } => leaf(self),
-            Expr::Distinct { .. }
-            | Expr::IsNull(_)
-            | Expr::IsNotNull(_)
-            | Expr::Lookup { .. }
-            | Expr::Required(_) => false,
-            Expr::Case { branches, otherwise, .. } => {
-                let mut values = branches.iter().map(|(_, then)| then).chain(otherwise);
-                otherwise.is_none() || values.any(|value| value.may_be_null(leaf))
+        let nullable = |node: &Expr, known: &Values<bool>| {
+            let any = || node.children().into_iter().any(|child| known.of(child));
+            match node {
+                Expr::Column { .. } | Expr::Param { .. } => leaf(node),
+                Expr::Distinct { .. }
+                | Expr::IsNull(_)
+                | Expr::IsNotNull(_)
+                | Expr::Lookup { .. }
+                | Expr::Required(_) => false,
+                Expr::Case { branches, otherwise, .. } => {
+                    let mut values = branches.iter().map(|(_, then)| then).chain(otherwise);
+                    otherwise.is_none() || values.any(|value| known.of(value))
+                }
+                Expr::Call { function, .. } => function.gives_null() || any(),
+                _ => any(),
             }
-            Expr::Call { function, .. } => function.gives_null() || any(),
-            _ => any(),
-        }
+        };
+        bottom_up([self], nullable).of(self)
     }
 }
 

@@ -13,6 +13,7 @@ use crate::error::{GpuError, GpuResult};
 use crate::kernels::program::ColumnShape;
 
 use super::compare::{boolean, comparison, expect_bool};
+use super::dag::{Interner, id, nodes};
 use super::ir::{Expr, Scalar, ValueType};
 use super::load::decode;
 use super::widths::{Class, round_bits, type_bits, value_bits};
@@ -52,6 +53,40 @@ impl Node {
     }
 }
 
+/// What is to be emitted of an interned expression.
+#[derive(Debug)]
+enum Step {
+    Value(Arc<Expr>),
+    Truth(Arc<Expr>),
+}
+
+impl Step {
+    /// What is to be emitted before.
+    fn needs(&self) -> Vec<Step> {
+        let value = |expr: &Arc<Expr>| Step::Value(Arc::clone(expr));
+        let truth = |expr: &Arc<Expr>| Step::Truth(Arc::clone(expr));
+        match self {
+            Step::Truth(expr) => match expr.as_ref() {
+                Expr::And(left, right) | Expr::Or(left, right) => vec![truth(left), truth(right)],
+                _ => vec![value(expr)],
+            },
+            Step::Value(expr) => match expr.as_ref() {
+                Expr::Case { branches, otherwise, .. } => {
+                    let branches = branches.iter().flat_map(|(when, then)| [truth(when), value(then)]);
+                    branches.chain(otherwise.iter().map(value)).collect()
+                }
+                // Parameters of a list are read where they are used.
+                Expr::InList { expr, list, .. } => {
+                    let computed = list.iter().filter(|item| !matches!(item.as_ref(), Expr::Param { .. }));
+                    std::iter::once(expr).chain(computed).map(value).collect()
+                }
+                Expr::Lookup { .. } => vec![],
+                _ => expr.children().into_iter().map(value).collect(),
+            },
+        }
+    }
+}
+
 /// Emits expressions into the body of a function that has `i` (row), `r<k>` and `v<k>` (elements of value and validity
 /// of column number k) in scope.
 #[derive(Debug)]
@@ -59,9 +94,11 @@ pub(crate) struct Emitter<'a> {
     pub(super) columns: BTreeMap<usize, (usize, &'a ColumnShape)>,
     pub(super) params: &'a [(ValueType, Scalar)],
     pub(super) params_at: usize,
-    memo: HashMap<Arc<Expr>, Node>,
+    exprs: Interner,
+    /// By interned expression.
+    memo: HashMap<usize, Node>,
     pub(super) keys: HashMap<(String, bool), String>,
-    truths: HashMap<Arc<Expr>, Truth>,
+    truths: HashMap<usize, Truth>,
     names: usize,
     /// Statements so far.
     pub body: String,
@@ -80,6 +117,7 @@ impl<'a> Emitter<'a> {
             columns: columns.iter().enumerate().map(|(at, shape)| (shape.index, (at, shape))).collect(),
             params,
             params_at,
+            exprs: Interner::default(),
             memo: HashMap::new(),
             keys: HashMap::new(),
             truths: HashMap::new(),
@@ -127,10 +165,60 @@ impl<'a> Emitter<'a> {
     /// # Errors
     /// [`GpuError::Internal`] for what [`check`] rejects and for columns or parameters that do not exist.
     pub fn emit(&mut self, expr: &Arc<Expr>) -> GpuResult<Node> {
-        if let Some(node) = self.memo.get(expr) {
-            return Ok(node.clone());
+        let expr = self.exprs.intern(expr);
+        if !self.memo.contains_key(&id(&expr)) {
+            self.run(Step::Value(Arc::clone(&expr)))?;
         }
-        let node = match expr.as_ref() {
+        let missing = || GpuError::Internal(format!("{expr:?} was not emitted"));
+        self.memo.get(&id(&expr)).cloned().ok_or_else(missing)
+    }
+
+    /// Whether a predicate is true, which is all that a selection or a filter asks. AND and OR of truths need no care
+    /// for NULL.
+    ///
+    /// # Errors
+    /// Those of [`Self::emit`], and [`GpuError::Internal`] when it is not boolean.
+    pub fn truth(&mut self, expr: &Arc<Expr>) -> GpuResult<Truth> {
+        let expr = self.exprs.intern(expr);
+        if !self.truths.contains_key(&id(&expr)) {
+            self.run(Step::Truth(Arc::clone(&expr)))?;
+        }
+        let missing = || GpuError::Internal(format!("{expr:?} was not emitted"));
+        self.truths.get(&id(&expr)).cloned().ok_or_else(missing)
+    }
+
+    /// Does a step after those that it needs, so that [`Self::emit`] and [`Self::truth`] find their operands done: fused
+    /// expressions are deep, and stacks are short.
+    fn run(&mut self, step: Step) -> GpuResult<()> {
+        let mut open = vec![(step, false)];
+        while let Some((step, ready)) = open.pop() {
+            let done = match &step {
+                Step::Value(expr) => self.memo.contains_key(&id(expr)),
+                Step::Truth(expr) => self.truths.contains_key(&id(expr)),
+            };
+            match (done, ready, step) {
+                (true, ..) => {}
+                (_, true, Step::Value(expr)) => {
+                    let node = self.node(&expr)?;
+                    self.memo.insert(id(&expr), node);
+                }
+                (_, true, Step::Truth(expr)) => {
+                    let truth = self.truth_of(&expr)?;
+                    self.truths.insert(id(&expr), truth);
+                }
+                (_, false, step) => {
+                    let needed = step.needs();
+                    open.push((step, true));
+                    open.extend(needed.into_iter().rev().map(|step| (step, false)));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Emits a node whose operands are emitted.
+    fn node(&mut self, expr: &Expr) -> GpuResult<Node> {
+        Ok(match expr {
             Expr::Column { index, ty } => self.column(*index, *ty)?,
             Expr::Param { slot, ty } => self.param(*slot, *ty, true)?,
             Expr::Compare { op, left, right } => {
@@ -195,21 +283,11 @@ impl<'a> Emitter<'a> {
                     .map_err(|why| GpuError::Internal(format!("{function:?}: {why}")))?;
                 self.call(*function, &args, *ty)?
             }
-        };
-        self.memo.insert(Arc::clone(expr), node.clone());
-        Ok(node)
+        })
     }
 
-    /// Whether a predicate is true, which is all that a selection or a filter asks. AND and OR of truths need no care
-    /// for NULL.
-    ///
-    /// # Errors
-    /// Those of [`Self::emit`], and [`GpuError::Internal`] when it is not boolean.
-    pub fn truth(&mut self, expr: &Arc<Expr>) -> GpuResult<Truth> {
-        if let Some(truth) = self.truths.get(expr) {
-            return Ok(truth.clone());
-        }
-        let truth = match expr.as_ref() {
+    fn truth_of(&mut self, expr: &Arc<Expr>) -> GpuResult<Truth> {
+        Ok(match expr.as_ref() {
             Expr::And(left, right) => self.joined_truth(left, right, "&")?,
             Expr::Or(left, right) => self.joined_truth(left, right, "|")?,
             _ => {
@@ -218,9 +296,7 @@ impl<'a> Emitter<'a> {
                 let value = self.all(&[Some(&node.value), node.valid.as_deref()]).unwrap_or_default();
                 Truth { value, faults: node.faults }
             }
-        };
-        self.truths.insert(Arc::clone(expr), truth.clone());
-        Ok(truth)
+        })
     }
 
     fn joined_truth(&mut self, left: &Arc<Expr>, right: &Arc<Expr>, op: &str) -> GpuResult<Truth> {
@@ -311,11 +387,12 @@ pub(super) fn faults_of(children: &[&Node]) -> BTreeSet<String> {
 /// # Errors
 /// A phrase that names the operation and the types.
 pub fn check(expr: &Expr) -> Result<(), String> {
+    nodes([expr]).into_iter().try_for_each(check_node)
+}
+
+fn check_node(expr: &Expr) -> Result<(), String> {
     let opaque = |child: &&Arc<Expr>| child.value_type() == ValueType::Opaque;
     let takes_opaque = matches!(expr, Expr::IsNull(_) | Expr::IsNotNull(_) | Expr::Lookup { .. });
-    for child in expr.children() {
-        check(child)?;
-    }
     if let Some(child) = expr.children().into_iter().find(opaque).filter(|_| !takes_opaque) {
         return Err(format!("{child:?}, of which only is known whether it is NULL, as an operand"));
     }

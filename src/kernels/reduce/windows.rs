@@ -12,6 +12,8 @@ use super::{AggregateKind, AggregateSpec};
 
 /// Rows of a sample.
 const SAMPLE: usize = 64;
+/// Nodes, written as a tree, of an argument that is looked at: the CPU twin goes through it as one.
+const MOST_SAMPLED: u64 = 10_000;
 
 /// The windows of a query's sums of floats, shared by its batches. They decide about speed only: whatever they are, the sums are
 /// exact.
@@ -28,12 +30,12 @@ impl FloatWindows {
     }
 
     /// Looks at some of the `rows` of `columns` for the sums of which nothing is known yet. Rows whose value the CPU twin does not
-    /// compute tell nothing.
+    /// compute tell nothing, nor do sums of very large expressions.
     pub fn sample(&self, program: &Program, aggregates: &[AggregateSpec], columns: &[ArrayRef], rows: usize) {
         for (spec, base) in aggregates.iter().zip(&self.bases) {
             let (AggregateKind::SumFloat, Some(arg)) = (spec.kind, &spec.arg) else { continue };
             let Some(width) = Width::of(arg.value_type()) else { continue };
-            if base.load(Ordering::Relaxed) != 0 {
+            if base.load(Ordering::Relaxed) != 0 || arg.unshared() > MOST_SAMPLED {
                 continue;
             }
             let step = rows.div_ceil(SAMPLE).max(1);

@@ -6,6 +6,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use crate::error::GpuResult;
+use crate::kernels::expr::dag::nodes;
 use crate::kernels::expr::widths::Class;
 use crate::kernels::expr::{Emitter, Expr, Node, ValueType};
 use crate::kernels::program::{ColumnShape, Program, columns_of};
@@ -216,14 +217,13 @@ fn other_bindings(program: &Program, outputs: &[Arc<Expr>]) -> u32 {
 }
 
 fn may_fault(expr: &Expr) -> bool {
-    let computes = match expr {
+    nodes([expr]).into_iter().any(|node| match node {
         Expr::Arith { .. } | Expr::Negate(_) | Expr::Required(_) | Expr::Cast { .. } | Expr::Call { .. } => {
             true
         }
         Expr::Lookup { fallible, .. } => *fallible,
         _ => false,
-    };
-    computes || expr.children().into_iter().any(|child| may_fault(child))
+    })
 }
 
 /// Storage buffers of the mask kernel.

@@ -303,20 +303,9 @@ impl Lowering {
         // Every operand is lowered, so that all reasons are found.
         let operands: Vec<Lowered> =
             operands(op, expr).into_iter().map(|operand| self.boolean(operand)).collect();
-        let mut level = operands.into_iter().collect::<Result<Vec<_>, _>>()?;
-        while level.len() > 1 {
-            level = level
-                .chunks(2)
-                .map(|pair| match pair {
-                    [left, right] if op == Operator::And => {
-                        Arc::new(Expr::And(Arc::clone(left), Arc::clone(right)))
-                    }
-                    [left, right] => Arc::new(Expr::Or(Arc::clone(left), Arc::clone(right))),
-                    _ => Arc::clone(&pair[0]),
-                })
-                .collect();
-        }
-        level.pop().ok_or_else(|| self.unsupported(expr, "it has no operands"))
+        let operands = operands.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let join = if op == Operator::And { Expr::And } else { Expr::Or };
+        Expr::balanced(operands, join).ok_or_else(|| self.unsupported(expr, "it has no operands"))
     }
 
     fn binary(&mut self, expr: &Arc<dyn PhysicalExpr>, binary: &BinaryExpr) -> Lowered {

@@ -1,6 +1,6 @@
 //! CASE, and operators, functions and casts of integers.
 
-use crate::kernels::expr::{ExtremeFn, Function, IntegerFn};
+use crate::kernels::expr::{ExtremeFn, Function, IntegerFn, check, dag};
 
 use super::*;
 
@@ -135,4 +135,16 @@ fn functions_are_known_by_their_implementation() {
     );
     let reasons = lower_expr(&(Arc::new(function.unwrap()) as Arc<dyn PhysicalExpr>)).unwrap_err();
     assert_eq!(reasons[0].code(), "UnsupportedExpression");
+}
+
+/// NULLIF reads its first operand twice: of forty in one another there are 2^40 ways down, and a node or few each.
+#[test]
+fn nested_nullif_stays_small() {
+    let nested = (0..40).fold("i64".to_owned(), |inner, at| format!("nullif({inner}, {at})"));
+    let (expr, params) = taken(&nested);
+    assert_eq!(params.sources.len(), 80, "constants, and NULL of its type");
+    let (nodes, _) = dag::extent([expr.as_ref()]);
+    assert!(nodes < 400 && expr.unshared() > 1 << 40, "{nodes}");
+    assert!(!expr.may_fault());
+    assert_eq!(check(&expr), Ok(()));
 }

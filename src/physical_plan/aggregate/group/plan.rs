@@ -1,13 +1,14 @@
 //! What is computed of one batch, and of each of its parts.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use datafusion::common::{Result, ScalarValue, internal_datafusion_err};
 
 use crate::error::{GpuError, GpuResult};
-use crate::kernels::expr::{Expr, ValueType};
+use crate::kernels::expr::dag::id;
+use crate::kernels::expr::{Expr, Interner, ValueType};
 use crate::kernels::group_by::{GroupBy, GroupHint, GroupResult, SummedFloats, group_by, group_by_bytes};
 use crate::kernels::program::{Program, Segment, columns_of, tables_of};
 use crate::memory::batch::GpuBatch;
@@ -61,17 +62,21 @@ impl GroupPlan {
         });
         let texts: Vec<Option<BatchText>> = texts.collect::<Result<_>>()?;
         // Each kernel evaluates its own keys; what any of them leaves out is guarded in all.
-        let common = |expr: &&Arc<Expr>| keys.iter().all(|set| set.exprs().any(|own| own == *expr));
-        let evaluated = keys.first().into_iter().flat_map(BatchKeys::exprs).filter(common);
+        let mut exprs = Interner::default();
+        let mut set_of = |keys: &BatchKeys| keys.exprs().map(|key| id(&exprs.intern(key))).collect();
+        let in_sets: Vec<HashSet<usize>> = keys.iter().map(&mut set_of).collect();
+        let (in_all, left_out): (Vec<_>, Vec<_>) = keys.iter().flat_map(BatchKeys::exprs).partition(|key| {
+            let key = id(&exprs.intern(key));
+            in_sets.iter().all(|set| set.contains(&key))
+        });
         let unfiltered = aggregates.iter().filter(|spec| spec.filter.is_none());
         let arguments = unfiltered.filter_map(|spec| spec.arg.as_ref());
-        let evaluated: Vec<_> = evaluated.chain(arguments).collect();
+        let evaluated: Vec<_> = in_all.into_iter().chain(arguments).collect();
         // DataFusion evaluates keys for every grouping set, and arguments with GROUP BY before it filters.
-        let keys_left_out = keys.iter().flat_map(BatchKeys::exprs).filter(|expr| !common(expr));
         let filtered = aggregates.iter().filter(|spec| spec.filter.is_some());
         let filtered = filtered.filter_map(|spec| spec.arg.as_ref()).filter(|_| op.has_groups());
-        let guarded: Vec<_> = keys_left_out.chain(filtered).filter(|expr| expr.may_fault()).collect();
-        let guards = guarded.into_iter().map(always).reduce(|all, next| Arc::new(Expr::And(all, next)));
+        let guarded: Vec<_> = left_out.into_iter().chain(filtered).filter(|expr| expr.may_fault()).collect();
+        let guards = Expr::balanced(guarded.into_iter().map(always).collect(), Expr::And);
         let selection = match (batch.guarded_selection(&evaluated), guards) {
             // A CASE, so that rows count that are selected.
             (Some(selection), Some(guards)) => {
