@@ -159,7 +159,7 @@ pub enum StateValues {
     /// The count says all.
     None,
     /// Sums of integers: Int64 or UInt64, wrapped; of decimals: Decimal128(38, s), wrapped at 128 bits; of integers rounded to doubles
-    /// ([`AggregateKind::SumAsFloat64`]): Decimal128(38, 0). MIN, MAX and those of bits: the argument's type. No validity.
+    /// ([`AggregateKind::SumAsFloat64`]): Decimal128(38, 0). MIN, MAX and those of bits: the argument's type. Rows: UInt32. No validity.
     Array(ArrayRef),
     /// Sums of floats.
     Exact(Vec<ExactSum>),
@@ -257,6 +257,11 @@ pub fn state_type(spec: &AggregateSpec) -> GpuResult<Option<ValueType>> {
             ValueType::Boolean => Some(arg),
             _ if is_integer(arg) => Some(arg),
             _ => return Err(unfit()),
+        },
+        AggregateKind::FirstRow(_) => match arg {
+            ValueType::Opaque | ValueType::Null => return Err(unfit()),
+            ty if ty.to_arrow().is_floating() => return Err(unfit()),
+            _ => Some(ValueType::UInt32),
         },
         AggregateKind::Min | AggregateKind::Max => match arg {
             ValueType::Opaque | ValueType::Null => return Err(unfit()),

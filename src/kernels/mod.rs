@@ -18,5 +18,7 @@ pub(crate) mod testkit;
 pub use exact::ExactSum;
 pub use group_by::{GroupBy, GroupHint, GroupKey, GroupResult, group_by};
 pub use program::{ColumnShape, Program, Segment};
-pub use reduce::{AggregateKind, AggregateSpec, AggregateState, FloatWindows, ReduceResult, reduce};
+pub use reduce::{
+    AggregateKind, AggregateSpec, AggregateState, FloatWindows, ReduceResult, RowOrder, reduce,
+};
 pub use select::{SelectResult, select};

@@ -51,9 +51,22 @@ pub enum AggregateKind {
     BitOr,
     /// Bits that an odd number of values have.
     BitXor,
+    /// With groups: the number, in the segment, of the row that comes first in an order of the argument; of equal ones that with the
+    /// least number. Rows whose argument is NULL count. Not of floats.
+    FirstRow(RowOrder),
 }
 
-/// One aggregate. A row contributes when selection and filter are true and the argument is not NULL.
+/// An order of rows by one value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RowOrder {
+    /// The greatest value comes first.
+    pub descending: bool,
+    /// NULL comes before all values.
+    pub nulls_first: bool,
+}
+
+/// One aggregate. A row contributes when selection and filter are true and, but for [`AggregateKind::FirstRow`], the argument is not
+/// NULL.
 #[derive(Debug, Clone)]
 pub struct AggregateSpec {
     /// Function.
@@ -109,6 +122,8 @@ impl AggregateKind {
     fn join(&self, ty: ValueType, a: i128, b: i128) -> i128 {
         match self {
             AggregateKind::CountRows | AggregateKind::Count | AggregateKind::SumFloat => 0,
+            // Which of them comes first, their numbers don't tell.
+            AggregateKind::FirstRow(_) => a,
             AggregateKind::SumInt => wrap64(ty, a.wrapping_add(b)),
             AggregateKind::SumDecimal | AggregateKind::SumAsFloat64 => a.wrapping_add(b),
             AggregateKind::Min if order_key(ty, b) < order_key(ty, a) => b,

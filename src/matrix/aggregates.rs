@@ -15,7 +15,7 @@ use super::docs::Row;
 use super::{Answer, schema_of, short, subjects};
 
 /// Calls over column `a`, beside it `b` and `n`.
-const CALLS: [&str; 22] = [
+const CALLS: [&str; 24] = [
     "count(a)",
     "sum(a)",
     "avg(a)",
@@ -33,6 +33,8 @@ const CALLS: [&str; 22] = [
     "var_pop(a)",
     "corr(a, b)",
     "first_value(a ORDER BY n)",
+    "first_value(n ORDER BY a)",
+    "last_value(a ORDER BY n)",
     "array_agg(a)",
     "string_agg(a, ',')",
     "approx_distinct(a)",

@@ -13,6 +13,7 @@ mod doctor;
 mod errors;
 mod fallback;
 mod faults;
+mod first_last;
 mod float_sums;
 mod functions;
 #[cfg(feature = "harness")]

@@ -5,6 +5,8 @@ use std::fmt::Write;
 use crate::kernels::expr::widths::Class;
 use crate::kernels::expr::{ValueType, sign_extended};
 
+use crate::kernels::reduce::RowOrder;
+
 use super::float::FloatFold;
 
 /// A function of bits.
@@ -28,6 +30,9 @@ pub(super) enum Fold {
     Extreme { min: bool },
     /// Row number + 1 of the row with the best value, which argument function `function` computes again; one word.
     Best { min: bool, function: usize },
+    /// Row number + 1 of the row that comes first in an order of argument function `function`, or, of NULLs, the complement of the
+    /// least row number in a second word.
+    First { order: RowOrder, function: usize, nullable: bool },
     /// A function of bits in so many words.
     Bits { words: u32, bits: Bits },
     /// Sum of floats.
@@ -40,15 +45,19 @@ impl Fold {
         match self {
             Fold::Sum { words, .. } | Fold::Bits { words, .. } => *words,
             Fold::Float(float) => float.words(),
+            Fold::First { nullable: true, .. } => 2,
             _ => 1,
         }
     }
 
-    /// Argument functions of whose values it keeps the best row, and whether that is the least.
-    pub fn best(&self) -> Option<(bool, usize)> {
-        match self {
-            Fold::Best { min, function } => Some((*min, *function)),
-            Fold::Float(float) => Some((false, float.nan?)),
+    /// The search for a best row that it needs.
+    pub fn best(&self) -> Option<Best> {
+        match *self {
+            Fold::Best { min, function } => Some(Best { function, min, ties: false }),
+            Fold::First { order, function, .. } => {
+                Some(Best { function, min: !order.descending, ties: true })
+            }
+            Fold::Float(float) => Some(Best { function: float.nan?, min: false, ties: false }),
             _ => None,
         }
     }
@@ -59,6 +68,58 @@ impl Fold {
             Fold::Float(float) => float.limbs,
             _ => 0,
         }
+    }
+}
+
+/// A search for the best row by an argument function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Best {
+    pub function: usize,
+    /// Whether the least value is the best.
+    pub min: bool,
+    /// Whether of rows with equal values that with the least number is the best; without it, any.
+    pub ties: bool,
+}
+
+impl Best {
+    fn name(self, memory: &str) -> String {
+        let kind = if self.min { "min" } else { "max" };
+        format!("{memory}_{}{kind}{}", if self.ties { "first_" } else { "" }, self.function)
+    }
+
+    /// The update by a row; values of the argument function have class `class`.
+    pub fn text(self, memory: &str, class: Class) -> String {
+        let (small, large) = if self.min { ("x", "y") } else { ("y", "x") };
+        let (less, equal) = match class {
+            Class::Wide => (format!("w_lt({small}, {large})"), "w_eq(x, y)"),
+            _ => (format!("{small} < {large}"), "x == y"),
+        };
+        let better = match self.ties {
+            true => format!("{less} || ({equal} && i + 1u < best)"),
+            false => less,
+        };
+        let (name, ty, function) = (self.name(memory), class.wgsl(), self.function);
+        format!(
+            "
+fn {name}(at: u32, i: u32, x: {ty}) {{
+    var best = atomicLoad(&{memory}[at]);
+    for (var n = 0u; n < args[5]; n++) {{
+        if (best != 0u) {{
+            let y = arg{function}(best - 1u);
+            if (!({better})) {{
+                return;
+            }}
+        }}
+        let swap = atomicCompareExchangeWeak(&{memory}[at], best, i + 1u);
+        if (swap.exchanged) {{
+            return;
+        }}
+        best = swap.old_value;
+    }}
+    state |= CONTENDED;
+}}
+"
+        )
     }
 }
 
@@ -124,6 +185,11 @@ pub(super) fn sum_words(class: Class, value: &str) -> Vec<String> {
     }
 }
 
+/// The statement that raises a word to `key`.
+fn maximum(memory: &str, at: &str, key: &str) -> String {
+    format!("if (atomicLoad(&{memory}[{at}]) < {key}) {{ atomicMax(&{memory}[{at}], {key}); }}")
+}
+
 /// Functions that updates use: addition of a word and a carry to a word of `memory`, which gives the carry out.
 pub(super) fn library(memory: &str) -> String {
     format!(
@@ -140,41 +206,10 @@ fn {memory}_add(at: u32, x: u32, carry: u32) -> u32 {{
     )
 }
 
-/// The best-row update of argument function `function`, whose values have class `class`.
-pub(super) fn best_function(memory: &str, function: usize, min: bool, class: Class) -> String {
-    let (small, large) = if min { ("x", "y") } else { ("y", "x") };
-    let better = match class {
-        Class::Wide => format!("w_lt({small}, {large})"),
-        _ => format!("{small} < {large}"),
-    };
-    let ty = class.wgsl();
-    let kind = if min { "min" } else { "max" };
-    format!(
-        "
-fn {memory}_{kind}{function}(at: u32, i: u32, x: {ty}) {{
-    var best = atomicLoad(&{memory}[at]);
-    for (var n = 0u; n < args[5]; n++) {{
-        if (best != 0u) {{
-            let y = arg{function}(best - 1u);
-            if (!({better})) {{
-                return;
-            }}
-        }}
-        let swap = atomicCompareExchangeWeak(&{memory}[at], best, i + 1u);
-        if (swap.exchanged) {{
-            return;
-        }}
-        best = swap.old_value;
-    }}
-    state |= CONTENDED;
-}}
-"
-    )
-}
-
 impl Accumulator {
     /// Statements that add `words` to the record `record`: a row's, or those of a record of fewer rows. Of a best row, `value` is
-    /// the order key, of a sum of floats the value's bits, and `i` in scope the row.
+    /// the order key, of a sum of floats the value's bits, and `i` in scope the row. Where a row's value may be NULL and the row count
+    /// all the same, the one word is whether it is not.
     pub fn update(&self, memory: Memory, record: &str, words: &[String], value: &str) -> String {
         let name = memory.name();
         let at = |word: u32| memory.index(record, self.at + word);
@@ -198,11 +233,7 @@ impl Accumulator {
             }
             Fold::Extreme { .. } => {
                 let key = words.first().map_or("0u", String::as_str);
-                let _ = writeln!(
-                    text,
-                    "if (atomicLoad(&{name}[{0}]) < {key}) {{ atomicMax(&{name}[{0}], {key}); }}",
-                    at(0)
-                );
+                let _ = writeln!(text, "{}", maximum(name, &at(0), key));
             }
             Fold::Bits { bits, .. } => {
                 let function = if *bits == Bits::Xor { "atomicXor" } else { "atomicOr" };
@@ -210,9 +241,17 @@ impl Accumulator {
                     let _ = writeln!(text, "{function}(&{name}[{}], {x});", at(word));
                 }
             }
-            Fold::Best { min, function } => {
-                let kind = if *min { "min" } else { "max" };
-                let _ = writeln!(text, "{name}_{kind}{function}({}, i, {value});", at(0));
+            Fold::Best { .. } | Fold::First { .. } => {
+                let search = self.fold.best().map_or_else(String::new, |best| best.name(name));
+                let search = format!("{search}({}, i, {value});", at(0));
+                let _ = match words.first() {
+                    Some(valid) => writeln!(
+                        text,
+                        "if ({valid}) {{ {search} }} else {{ {} }}",
+                        maximum(name, &at(1), "~i")
+                    ),
+                    None => writeln!(text, "{search}"),
+                };
             }
             Fold::Float(float) => {
                 let _ = writeln!(text, "{name}_sum{}({}, {value}, i);", float.number, at(0));
@@ -225,9 +264,20 @@ impl Accumulator {
     pub fn merge(&self, memory: Memory, record: &str, source: Memory, from: &str) -> String {
         let load = |word| format!("atomicLoad(&{}[{}])", source.name(), source.index(from, self.at + word));
         match &self.fold {
-            Fold::Best { function, .. } => {
+            Fold::Best { function, .. } | Fold::First { function, .. } => {
                 let update = self.update(memory, record, &[], &format!("arg{function}(i)"));
-                format!("{{ let best = {}; if (best != 0u) {{ let i = best - 1u; {update} }} }}\n", load(0))
+                let best = format!(
+                    "{{ let best = {}; if (best != 0u) {{ let i = best - 1u; {update} }} }}\n",
+                    load(0)
+                );
+                match &self.fold {
+                    Fold::First { nullable: true, .. } => {
+                        let at = memory.index(record, self.at + 1);
+                        let null = maximum(memory.name(), &at, "last");
+                        format!("{best}{{ let last = {}; {null} }}\n", load(1))
+                    }
+                    _ => best,
+                }
             }
             Fold::Float(float) => {
                 float.merge(memory, &memory.index(record, self.at), source, &source.index(from, self.at))
@@ -311,6 +361,14 @@ impl Accumulator {
                         format!("let value = bitcast<u64>(f_key64(bitcast<u64>(arg{function}({row}))));")
                     }
                     _ => format!("let value = arg{function}({row});"),
+                }
+            }
+            Fold::First { order, nullable, .. } => {
+                let (row, null) = (format!("max({}, 1u) - 1u", at(0)), format!("~{}", at(1)));
+                match (*nullable, order.nulls_first) {
+                    (false, _) => format!("let value = {row};"),
+                    (true, false) => format!("let value = select({null}, {row}, {} != 0u);", at(0)),
+                    (true, true) => format!("let value = select({row}, {null}, {} != 0u);", at(1)),
                 }
             }
             Fold::Float(_) => String::new(),

@@ -8,7 +8,7 @@ use crate::error::{GpuError, GpuResult};
 use crate::kernels::expr::widths::{Class, is_integer};
 use crate::kernels::expr::{Emitter, Expr, Node, ValueType};
 use crate::kernels::program::{ColumnShape, Program, columns_of};
-use crate::kernels::reduce::{AggregateKind, AggregateSpec, Width};
+use crate::kernels::reduce::{AggregateKind, AggregateSpec, RowOrder, Width};
 use crate::kernels::shader::{Bindings, ENTRY, Loads, fitted, param_loads, param_variables, params_at};
 use crate::memory::{BindingKind, DeviceCaps};
 
@@ -124,7 +124,9 @@ impl<'a> Builder<'a> {
         };
         if let Some((_, node)) = &arg {
             self.faults.push((counted.clone(), node.faults.clone()));
-            if let Some(valid) = &node.valid {
+            if let Some(valid) = &node.valid
+                && !matches!(spec.kind, AggregateKind::FirstRow(_))
+            {
                 counted = self.both(&counted, valid);
             }
         }
@@ -163,6 +165,7 @@ impl<'a> Builder<'a> {
                 self.see_floats(arg, counted);
                 self.extreme(kind == AggregateKind::Min, expr, arg, count, counted)
             }
+            AggregateKind::FirstRow(order) => self.first(order, expr, arg, count, counted),
             AggregateKind::BitAnd => self.bits(Bits::And, arg, count, counted),
             AggregateKind::BitOr => self.bits(Bits::Or, arg, count, counted),
             AggregateKind::BitXor => self.bits(Bits::Xor, arg, count, counted),
@@ -229,6 +232,17 @@ impl<'a> Builder<'a> {
         };
         let function = self.function(Function { expr: Arc::clone(expr), class, nan: false });
         self.add(Fold::Best { min, function }, (arg.ty, arg.class), count, &[], &value, counted)
+    }
+
+    fn first(&mut self, order: RowOrder, expr: &Arc<Expr>, arg: &Node, count: usize, counted: &str) -> usize {
+        let (value, class) = match arg.class {
+            Class::Bool => (format!("select(0u, 1u, {})", arg.value), Class::U32),
+            class => (arg.value.clone(), class),
+        };
+        let function = self.function(Function { expr: Arc::clone(expr), class, nan: false });
+        let fold = Fold::First { order, function, nullable: arg.valid.is_some() };
+        let valid: Vec<String> = arg.valid.iter().cloned().collect();
+        self.add(fold, (ValueType::UInt32, Class::U32), count, &valid, &value, counted)
     }
 
     /// The number of an argument function.
@@ -452,6 +466,7 @@ fn again(
         let value = match (Width::of(node.ty), node.ty) {
             (Some(width), _) if *nan => nan_bits(width, &node.value),
             (_, ValueType::Float64) => own.key(&node, false),
+            (_, ValueType::Boolean) => format!("select(0u, 1u, {})", node.value),
             _ => node.value,
         };
         let name = format!("arg{number}");

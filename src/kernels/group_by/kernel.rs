@@ -7,7 +7,7 @@ use crate::error::GpuResult;
 use crate::kernels::expr::widths::Class;
 use crate::kernels::shader::{ENTRY, Loads};
 
-use super::accumulate::{Accumulator, Fold, Memory, best_function, library};
+use super::accumulate::{Accumulator, Fold, Memory, library};
 use super::builder::Function;
 use super::float::{MEET, Window, note_limbs};
 use super::keys::Keys;
@@ -106,11 +106,11 @@ impl Body<'_> {
         text.push_str(&library(memory.name()));
         let mut known = BTreeSet::new();
         for acc in self.accumulators {
-            if let Some((min, function)) = acc.fold.best()
-                && known.insert((min, function))
+            if let Some(best) = acc.fold.best()
+                && known.insert(best)
             {
-                let class = self.functions.get(function).map_or(Class::I64, |function| function.class);
-                text.push_str(&best_function(memory.name(), function, min, class));
+                let class = self.functions.get(best.function).map_or(Class::I64, |function| function.class);
+                text.push_str(&best.text(memory.name(), class));
             }
             if let Fold::Float(float) = acc.fold {
                 text.push_str(&float.function(memory));

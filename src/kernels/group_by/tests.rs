@@ -17,6 +17,7 @@ use crate::memory::{ColumnRepr, DeviceLedger, MagnitudeBits, MemoryScope};
 use super::*;
 use ValueType::*;
 
+mod first_rows;
 mod floats;
 mod limits;
 mod ordered;

@@ -187,7 +187,7 @@ impl Builder<'_> {
         Ok(match kind {
             AggregateKind::CountRows | AggregateKind::Count => None,
             // Has more than one accumulator.
-            AggregateKind::SumFloat => return Err(unfit()),
+            AggregateKind::SumFloat | AggregateKind::FirstRow(_) => return Err(unfit()),
             AggregateKind::SumInt => {
                 if !sums_as_integer(arg.ty) {
                     return Err(unfit());

@@ -11,7 +11,7 @@ use crate::kernels::group_by::{
     FloatFlags, GroupBy, GroupKey, GroupResult, GroupStates, StateValues, Strategy, SummedFloats, state_type,
 };
 use crate::kernels::program::Program;
-use crate::kernels::reduce::{AggregateKind, AggregateState};
+use crate::kernels::reduce::{AggregateKind, AggregateState, RowOrder, order_key};
 use crate::kernels::select::array_of;
 
 use super::expr::{Fault, eval};
@@ -31,6 +31,7 @@ pub fn group_by(
     let mut groups: HashMap<Vec<Scalar>, usize> = HashMap::new();
     let mut keys: Vec<Vec<Scalar>> = vec![];
     let mut states: Vec<Vec<AggregateState>> = vec![];
+    let mut firsts: Vec<Vec<Option<(Scalar, usize)>>> = vec![];
     let (mut fault, mut floats) = (false, FloatFlags::default());
     let mut sums = SummedFloats { limbs: vec![None; by.aggregates.len()], special: false };
     for row in 0..rows {
@@ -41,9 +42,11 @@ pub fn group_by(
                 let group = *groups.entry(key).or_insert_with_key(|key| {
                     keys.push(key.clone());
                     states.push(by.aggregates.iter().map(|spec| spec.kind.init()).collect());
+                    firsts.push(vec![None; by.aggregates.len()]);
                     keys.len() - 1
                 });
                 fault |= reduce_row(program, &by.aggregates, columns, row, &mut states[group]).is_err();
+                note_firsts(program, by, columns, row, &mut firsts[group]);
                 see_floats(program, by, columns, row, &mut floats);
                 see_summed(program, by, columns, row, &mut sums);
             }
@@ -65,6 +68,10 @@ pub fn group_by(
                 StateValues::Exact(states.iter().map(|group| of(group).exact).collect())
             }
             None => StateValues::None,
+            Some(ty) if matches!(spec.kind, AggregateKind::FirstRow(_)) => {
+                let rows = firsts.iter().map(|group| group[at].map(|(_, row)| row as i128).or(Some(0)));
+                StateValues::Array(array_of(ty, &rows.collect::<Vec<_>>())?)
+            }
             Some(ty) => {
                 let values: Vec<Scalar> = states.iter().map(|group| Some(of(group).value)).collect();
                 StateValues::Array(array_of(ty, &values)?)
@@ -114,6 +121,37 @@ fn folded(ty: ValueType, value: i128) -> i128 {
         ValueType::Float32 if value == 1 << 31 => 0,
         ValueType::Float64 if value == 1 << 63 => 0,
         _ => value,
+    }
+}
+
+/// Notes a row where it comes before those so far; rows come by their numbers.
+fn note_firsts(
+    program: &Program,
+    by: &GroupBy,
+    columns: &[ArrayRef],
+    row: usize,
+    firsts: &mut [Option<(Scalar, usize)>],
+) {
+    let value = |expr| eval(expr, &program.params, columns, row);
+    for (spec, first) in by.aggregates.iter().zip(firsts) {
+        if let AggregateKind::FirstRow(order) = spec.kind
+            && spec.filter.as_ref().is_none_or(|filter| value(filter) == Ok(Some(1)))
+            && let Some(arg) = &spec.arg
+            && let Ok(own) = value(arg)
+            && first.is_none_or(|(best, _)| precedes(order, arg.value_type(), own, best))
+        {
+            *first = Some((own, row));
+        }
+    }
+}
+
+fn precedes(order: RowOrder, ty: ValueType, a: Scalar, b: Scalar) -> bool {
+    match (a, b) {
+        (None, None) => false,
+        (None, Some(_)) => order.nulls_first,
+        (Some(_), None) => !order.nulls_first,
+        (Some(a), Some(b)) if order.descending => order_key(ty, a) > order_key(ty, b),
+        (Some(a), Some(b)) => order_key(ty, a) < order_key(ty, b),
     }
 }
 

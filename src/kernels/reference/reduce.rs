@@ -48,6 +48,10 @@ pub(super) fn reduce_row(
                 return Ok(());
             }
             match &spec.arg {
+                Some(arg) if matches!(spec.kind, AggregateKind::FirstRow(_)) => {
+                    value(arg)?;
+                    state.count += 1;
+                }
                 Some(arg) if spec.kind != AggregateKind::CountRows => {
                     if let Some(v) = value(arg)? {
                         update(spec.kind, arg.value_type(), state, v);
@@ -65,7 +69,7 @@ pub(super) fn reduce_row(
 /// Adds one non-NULL value.
 fn update(kind: AggregateKind, ty: ValueType, state: &mut AggregateState, value: i128) {
     let value = match kind {
-        AggregateKind::CountRows | AggregateKind::Count => 0,
+        AggregateKind::CountRows | AggregateKind::Count | AggregateKind::FirstRow(_) => 0,
         AggregateKind::SumFloat => {
             state.count += 1;
             match ty {

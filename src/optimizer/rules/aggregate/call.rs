@@ -21,11 +21,13 @@ use crate::optimizer::reason::{Reason, shorten};
 use crate::optimizer::types::{is_decimal, is_integer};
 use crate::physical_plan::aggregate::group::Text;
 
+use super::first::is_first_or_last;
+
 /// A lowered aggregate, and where the strings are of which kernels see ranks.
 pub(super) struct Spec(pub AggregateSpec, pub Option<Text>);
 
 impl Spec {
-    fn of(kind: AggregateKind, arg: Arc<Expr>) -> Self {
+    pub(super) fn of(kind: AggregateKind, arg: Arc<Expr>) -> Self {
         Spec(AggregateSpec { kind, arg: Some(arg), filter: None }, None)
     }
 
@@ -49,6 +51,8 @@ pub(super) struct Call<'a> {
     pub name: &'a str,
     pub schema: &'a SchemaRef,
     pub float_sum: FloatSum,
+    /// Whether there is a GROUP BY.
+    pub grouped: bool,
 }
 
 impl Call<'_> {
@@ -57,6 +61,9 @@ impl Call<'_> {
         let aggregate = self.aggregate;
         if aggregate.is_distinct() {
             return Err(lowering.decline(Reason::Distinct { aggregate: shorten(&self.name) }));
+        }
+        if is_first_or_last(aggregate) {
+            return self.first(lowering);
         }
         if !aggregate.order_bys().is_empty() || aggregate.is_reversed() {
             return Err(lowering.decline(Reason::OrderSensitive { aggregate: shorten(&self.name) }));
@@ -231,7 +238,7 @@ impl Call<'_> {
         }
     }
 
-    fn unsupported(&self, lowering: &mut Lowering, why: &str) -> Declined {
+    pub(super) fn unsupported(&self, lowering: &mut Lowering, why: &str) -> Declined {
         lowering.decline(Reason::unsupported_aggregate(&self.name, why))
     }
 }

@@ -1,6 +1,7 @@
 //! AggregateExec, and here what has no GROUP BY.
 
 mod call;
+mod first;
 mod group;
 
 use std::sync::Arc;
@@ -25,6 +26,7 @@ use crate::physical_plan::op::DeviceOp;
 use crate::physical_plan::params::ParamTable;
 
 use call::{Call, Spec};
+use first::is_first_or_last;
 
 /// What one operator stands for.
 struct Step<'a> {
@@ -87,7 +89,7 @@ impl<'a> Step<'a> {
 
 /// The GPU aggregate for `exec`, or every reason against it.
 pub(crate) fn check(exec: &AggregateExec, context: &RuleContext<'_>) -> Result<Proposal, Vec<Reason>> {
-    if !exec.group_expr().is_true_no_grouping() || compares_text(exec) {
+    if !exec.group_expr().is_true_no_grouping() || merges_rows(exec) {
         return group::check(exec, context);
     }
     check_shape(exec)?;
@@ -131,12 +133,13 @@ fn same_functions(a: &AggregateExec, b: &AggregateExec) -> bool {
         && a.aggr_expr().iter().zip(b.aggr_expr()).all(|(a, b)| a.fun() == b.fun() && a.field() == b.field())
 }
 
-/// Whether the least or the greatest of strings is asked for, whose states are merged as those of groups are.
-fn compares_text(exec: &AggregateExec) -> bool {
+/// Whether states are asked for that are merged as those of groups are: the least or the greatest of strings, or values of the first
+/// or the last row.
+fn merges_rows(exec: &AggregateExec) -> bool {
     exec.aggr_expr().iter().any(|aggregate| {
         let function = aggregate.fun().inner();
         let extreme = function.is::<Min>() || function.is::<Max>();
-        extreme && device_type(&"", aggregate.field().data_type()).is_err()
+        is_first_or_last(aggregate) || (extreme && device_type(&"", aggregate.field().data_type()).is_err())
     })
 }
 
@@ -169,12 +172,13 @@ fn lower_functions(
     float_sum: FloatSum,
 ) -> Result<Vec<Spec>, Declined> {
     let schema = exec.input().schema();
+    let grouped = !exec.group_expr().is_true_no_grouping();
     let specs: Vec<_> = exec
         .aggr_expr()
         .iter()
         .zip(exec.filter_expr())
         .map(|(aggregate, filter)| {
-            let call = Call { aggregate, name: name(aggregate), schema: &schema, float_sum };
+            let call = Call { aggregate, name: name(aggregate), schema: &schema, float_sum, grouped };
             // Both parts, so that every reason is found.
             let filter = filter.as_ref().map(|filter| lowering.boolean(filter)).transpose();
             let spec = call.lower(lowering);

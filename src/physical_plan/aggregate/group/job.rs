@@ -28,6 +28,7 @@ use super::super::super::retry::{Part, with_retry};
 use super::super::super::run::{FallbackReason, RunContext};
 use super::super::dynamic_filter::DynamicBounds;
 use super::GroupOp;
+use super::first::Rows;
 use super::hints::Learned;
 use super::keys::Key;
 use super::merge::merge;
@@ -214,13 +215,10 @@ impl Job {
         );
         let mut states = vec![];
         while let Some(Part { input, outcome }) = parts.next().await? {
-            let part = outcome.map_err(FallbackReason::from).and_then(|results| {
-                if plan.faulted(&input, &results) {
-                    return Err(FallbackReason::ArithmeticFault);
-                }
-                self.learn(op, &results)?;
-                Ok(plan.states(op, &input, &results)?)
-            });
+            let part = match outcome {
+                Ok(results) => self.states(op, &plan, &input, chain, &results).await,
+                Err(error) => Err(error.into()),
+            };
             states.extend(match part {
                 Ok(part) => {
                     self.run.metrics.gpu_batch();
@@ -230,6 +228,32 @@ impl Job {
             });
         }
         Ok(states)
+    }
+
+    /// The states of a part out of what kernels gave, or why the CPU has to answer for it.
+    async fn states(
+        &self,
+        op: &GroupOp,
+        plan: &GroupPlan,
+        part: &GpuBatch,
+        chain: &RowLocalChain,
+        results: &[GroupResult],
+    ) -> Result<Vec<RecordBatch>, FallbackReason> {
+        if plan.faulted(part, results) {
+            return Err(FallbackReason::ArithmeticFault);
+        }
+        self.learn(op, results)?;
+        let mut rows = vec![];
+        if op.finds_rows() {
+            let host = Rows { op, chain, host: part.source().host(), task: self.run.task() };
+            for result in results {
+                let states = host.states(result).await;
+                rows.push(
+                    states.map_err(|error| FallbackReason::NotAssembled { message: error.to_string() })?,
+                );
+            }
+        }
+        Ok(plan.states(op, part, results, &rows)?)
     }
 
     /// Notes what a kernel found.

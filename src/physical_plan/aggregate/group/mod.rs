@@ -4,6 +4,7 @@
 //! states of DataFusion's partial aggregate. DataFusion's own aggregate merges those rows and makes the final values. So a
 //! batch can fall back alone: DataFusion's partial aggregate gives the same kind of rows.
 
+mod first;
 mod hints;
 mod job;
 mod keys;
@@ -39,6 +40,7 @@ use super::exact::{Finish, exact_in_place_of};
 use super::value_type;
 
 pub use keys::Key;
+pub(crate) use plan::always;
 pub use text::Text;
 
 use keys::GroupingSet;
@@ -139,6 +141,11 @@ impl GroupOp {
                 matches!(spec.kind, AggregateKind::Min | AggregateKind::Max)
                     && value_type(spec).to_arrow().is_floating()
             })
+    }
+
+    /// Whether a kernel tells rows, of which the host has the values.
+    fn finds_rows(&self) -> bool {
+        self.aggregates.iter().any(|spec| matches!(spec.kind, AggregateKind::FirstRow(_)))
     }
 
     /// False without GROUP BY, when all rows are one group.

@@ -35,11 +35,21 @@ impl GroupOp {
     }
 
     fn partial(&self, input: Arc<dyn ExecutionPlan>) -> Result<AggregateExec> {
+        self.partial_of(input, None)
+    }
+
+    /// The partial aggregate of all functions, or of one.
+    pub(super) fn partial_of(
+        &self,
+        input: Arc<dyn ExecutionPlan>,
+        one: Option<usize>,
+    ) -> Result<AggregateExec> {
+        let of = one.map_or(0..self.functions.len(), |one| one..one + 1);
         AggregateExec::try_new(
             AggregateMode::Partial,
             self.group.clone(),
-            self.functions.clone(),
-            self.filters.clone(),
+            self.functions.get(of.clone()).unwrap_or_default().to_vec(),
+            self.filters.get(of).unwrap_or_default().to_vec(),
             input,
             Arc::clone(&self.input_schema),
         )

@@ -18,6 +18,7 @@ use crate::memory::upload::staging_bytes;
 use super::super::super::params::{ParamValues, rebase};
 use super::super::rebased;
 use super::GroupOp;
+use super::first::RowStates;
 use super::hints::Learned;
 use super::keys::BatchKeys;
 use super::states;
@@ -168,7 +169,7 @@ impl GroupPlan {
             || self.sets.iter().zip(results).any(|((keys, _), result)| keys.meet_poison(batch, &result.keys))
     }
 
-    /// Rows of DataFusion's partial aggregate, one batch a grouping set.
+    /// Rows of DataFusion's partial aggregate, one batch a grouping set; `rows` are the states that are made of rows, by grouping set.
     ///
     /// # Errors
     /// [`GpuError::Internal`] where kernel and schema do not fit.
@@ -177,15 +178,21 @@ impl GroupPlan {
         op: &GroupOp,
         batch: &GpuBatch,
         results: &[GroupResult],
+        rows: &[RowStates],
     ) -> GpuResult<Vec<RecordBatch>> {
         let internal = |error: datafusion::common::DataFusionError| GpuError::Internal(error.to_string());
         let fields = op.state_schema.fields();
         let keys = op.merged_group.expr().len().min(fields.len());
         let mut batches = Vec::with_capacity(results.len());
-        for ((set, _), result) in self.sets.iter().zip(results).filter(|(_, result)| result.groups > 0) {
+        let sets = self.sets.iter().zip(results).enumerate();
+        for (number, ((set, _), result)) in sets.filter(|(_, (_, result))| result.groups > 0) {
             let mut columns = set.columns(batch, &result.keys, result.groups, &fields[..keys])?;
             let functions = op.aggregates.iter().zip(&op.functions).zip(&self.texts);
-            for (((spec, function), text), state) in functions.zip(&result.states) {
+            for (at, (((spec, function), text), state)) in functions.zip(&result.states).enumerate() {
+                if let Some(Some(states)) = rows.get(number).and_then(|rows| rows.get(at)) {
+                    columns.extend(states.iter().cloned());
+                    continue;
+                }
                 let text = text.as_ref().map(|text| (text, batch));
                 columns.extend(states::columns(spec, function, state, text).map_err(internal)?);
             }
@@ -196,7 +203,7 @@ impl GroupPlan {
 }
 
 /// True for every row, after the expression was evaluated.
-fn always(expr: &Arc<Expr>) -> Arc<Expr> {
+pub(crate) fn always(expr: &Arc<Expr>) -> Arc<Expr> {
     let null = Arc::new(Expr::IsNull(Arc::clone(expr)));
     Arc::new(Expr::Or(null, Arc::new(Expr::IsNotNull(Arc::clone(expr)))))
 }

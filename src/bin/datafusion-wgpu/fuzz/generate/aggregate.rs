@@ -42,6 +42,7 @@ impl Generator<'_> {
             1 | 2 => self.count(scope),
             3..=5 => self.sum(scope, place),
             6 | 7 => self.average(scope, place),
+            8 => self.first_or_last(scope),
             _ => self.extreme(scope, place),
         }
     }
@@ -152,6 +153,24 @@ impl Generator<'_> {
         let (data_type, flavour, bound) = (arg.data_type.clone(), arg.flavour, arg.bound);
         let kind = if class(&data_type) == Class::Float { FLOAT_EXTREME } else { "min/max" };
         Expr::new(kind, data_type, template, vec![arg.into()]).known(flavour, bound)
+    }
+
+    /// Ordered by the value itself, so that rows that tie have the same value.
+    fn first_or_last(&mut self, scope: &Scope) -> Expr {
+        let of = match self.class(scope) {
+            Class::Float | Class::Half => Class::Int,
+            of => of,
+        };
+        let arg = self.value(scope, of, 1);
+        let template = self.rng.choose(&[
+            "first_value({} ORDER BY {})",
+            "first_value({} ORDER BY {} DESC NULLS LAST)",
+            "last_value({} ORDER BY {})",
+            "last_value({} ORDER BY {} NULLS FIRST)",
+        ]);
+        let (data_type, flavour, bound) = (arg.data_type.clone(), arg.flavour, arg.bound);
+        Expr::new("first/last", data_type, template, vec![arg.clone().into(), arg.into()])
+            .known(flavour, bound)
     }
 
     fn rare_aggregate(&mut self, scope: &Scope, place: Place) -> Expr {
