@@ -46,6 +46,7 @@ slt_files!(
     errors,
     filter,
     filter_clause,
+    first_last,
     float_arithmetic,
     float_sums,
     floats,
