@@ -32,7 +32,7 @@ const QUERIES: [&str; 13] = [
     "SELECT k % 7, day, first_value(s ORDER BY id), count(*) FROM t GROUP BY ROLLUP (k % 7, day)",
     "SELECT first_value(s ORDER BY id), last_value(f ORDER BY id), min(s), count(*) FROM t WHERE v > 100",
     "SELECT first_value(d ORDER BY id DESC) FILTER (WHERE k IS NULL), last_value(s ORDER BY s) FROM t",
-    "SELECT first_value(id ORDER BY id), last_value(id ORDER BY id) FROM t WHERE v < -5",
+    "SELECT first_value(id ORDER BY id), last_value(id ORDER BY id) FROM t WHERE v + id < -5",
 ];
 
 fn on_the_device(sql: &str, ran: &Ran) {
