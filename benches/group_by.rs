@@ -187,6 +187,7 @@ fn floats(rows: usize, groups: u64, ranged: bool, wide: bool) -> Case {
             groups: Some(groups as usize),
             ranges: if ranged { vec![Some(range)] } else { vec![] },
             sums: SummedFloats { limbs: vec![limbs; 2], special: false },
+            partitioned: None,
         },
     }
 }
