@@ -237,10 +237,7 @@ impl Emitter<'_> {
                 self.temporal_cast(e, &steps, &mut node);
             }
             (TemporalFn::Trunc { to, single }, [e]) => self.temporal_trunc(e, to, single, &mut node),
-            (TemporalFn::Part(part), [e]) => {
-                self.temporal_part(e, part, &mut node);
-                self.unbounded(&mut node);
-            }
+            (TemporalFn::Part(part), [e]) => self.temporal_part(e, part, &mut node),
             (TemporalFn::Bin, [e, stride, origin]) => self.temporal_bin(e, stride, origin, &mut node),
             (TemporalFn::BinMonths, [e, stride, origin]) => {
                 self.temporal_months(e, stride, origin, &mut node)
@@ -260,6 +257,7 @@ impl Emitter<'_> {
                 )));
             }
         }
+        self.unbounded(&mut node);
         Ok(node)
     }
 }

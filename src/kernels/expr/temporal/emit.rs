@@ -182,8 +182,9 @@ impl Emitter<'_> {
         self.name(&format!("{} * {}li", sign_extended(&first), per_day(e.ty)))
     }
 
-    /// Hides from the driver's compiler how small a value is: NVIDIA's (580.159) gave the minute itself as the second of the day
-    /// `minute * 86400000 ms`, which it gives right for values of unknown size. The first word of the arguments is all ones.
+    /// Hides from the driver's compiler how small a value is, or what divides it: NVIDIA's (580.159) gave the minute itself as the second
+    /// of the day `minute * 86400000 ms`, and half an hour as the hour of what was cut to quarters of an hour; of values that it knows
+    /// nothing about it gives both right. The first word of the arguments is all ones.
     pub(super) fn unbounded(&mut self, node: &mut Node) {
         let text = match node.class {
             Class::I32 => format!("{} ^ bitcast<i32>(~args[0])", node.value),
