@@ -169,7 +169,7 @@ impl<'a> Emitter<'a> {
         if !self.memo.contains_key(&id(&expr)) {
             self.run(Step::Value(Arc::clone(&expr)))?;
         }
-        let missing = || GpuError::Internal(format!("{expr:?} was not emitted"));
+        let missing = || GpuError::Internal("an expression was not emitted".to_owned());
         self.memo.get(&id(&expr)).cloned().ok_or_else(missing)
     }
 
@@ -183,7 +183,7 @@ impl<'a> Emitter<'a> {
         if !self.truths.contains_key(&id(&expr)) {
             self.run(Step::Truth(Arc::clone(&expr)))?;
         }
-        let missing = || GpuError::Internal(format!("{expr:?} was not emitted"));
+        let missing = || GpuError::Internal("an expression was not emitted".to_owned());
         self.truths.get(&id(&expr)).cloned().ok_or_else(missing)
     }
 
