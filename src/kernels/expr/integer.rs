@@ -79,7 +79,7 @@ impl Emitter<'_> {
             (Convert { safe }, [e]) => Ok(self.convert(e, ty, safe)),
             (Abs, [e]) => Ok(self.absolute(e)),
             (Divide | Remainder, [l, r]) => Ok(self.division(function, l, r)),
-            (Round, [l, r]) => Ok(self.to_multiples(l, r)),
+            (Round, [l, r]) => Ok(self.cut_to_multiples(l, r)),
             (BitAnd, [l, r]) => Ok(self.operator(l, r, &format!("{} & {}", l.value, r.value))),
             (BitOr, [l, r]) => Ok(self.operator(l, r, &format!("{} | {}", l.value, r.value))),
             (BitXor, [l, r]) => Ok(self.operator(l, r, &format!("{} ^ {}", l.value, r.value))),
@@ -125,7 +125,7 @@ impl Emitter<'_> {
     }
 
     /// The nearest multiple lies less than a factor away, so that one out of range wraps to the other side of the value.
-    fn to_multiples(&mut self, value: &Node, factor: &Node) -> Node {
+    fn cut_to_multiples(&mut self, value: &Node, factor: &Node) -> Node {
         let (zero, one) = literals(value.class);
         let (v, f) = (&value.value, &factor.value);
         let divisor = self.name(&format!("max({f}, {one})"));

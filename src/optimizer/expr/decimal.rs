@@ -109,7 +109,7 @@ impl Lowering {
         let called = match known {
             Known::Function(called) => called,
             Known::Round | Known::Truncate => match self.places(function) {
-                Some(places) => return self.to_places(expr, known, value, places, ty),
+                Some(places) => return self.cut_to_places(expr, known, value, places, ty),
                 None => return Err(self.unsupported(expr, "the decimal places are not a literal")),
             },
         };
@@ -137,7 +137,7 @@ impl Lowering {
     }
 
     /// `round` and `trunc` to so many places, or NULL: what shapes a kernel is only on which side of the point they lie.
-    fn to_places(
+    fn cut_to_places(
         &mut self,
         expr: &Arc<dyn PhysicalExpr>,
         known: Known,

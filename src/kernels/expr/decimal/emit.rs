@@ -58,7 +58,7 @@ impl Emitter<'_> {
                 self.settle(&result, &mut work);
             }
             (DecimalFn::Round { .. } | DecimalFn::Truncate, [arg, numbers @ ..]) => {
-                let result = self.to_units(function, arg, numbers, &mut work)?;
+                let result = self.cut_to_units(function, arg, numbers, &mut work)?;
                 self.settle(&result, &mut work);
             }
             (_, [arg]) => {
@@ -223,7 +223,7 @@ impl Emitter<'_> {
     }
 
     /// `round` and `trunc`. The numbers are data, and no bound on a value depends on them.
-    fn to_units(
+    fn cut_to_units(
         &mut self,
         function: DecimalFn,
         arg: &Node,

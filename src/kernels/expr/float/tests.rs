@@ -241,7 +241,7 @@ fn radicands(ty: ValueType, rng: &mut Rng) -> Vec<u64> {
         infinity,
         infinity - 1,
         infinity + 1,
-        sign | infinity + 1,
+        sign | (infinity + 1),
         (1 << fraction) - 1,
         1 << fraction,
     ];
@@ -294,9 +294,9 @@ async fn square_roots_on_the_device() {
         let answers = select(&scope, &Program::default(), &outputs, &segments).await.expect("select");
         assert!(!answers[0].fault && answers[1].fault, "of negative numbers only");
         let want = array(bits.iter().map(root).collect());
-        for row in 0..bits.len() {
+        for (row, bits) in bits.iter().enumerate() {
             let (got, want) = (answers[0].outputs[0].slice(row, 1), want.slice(row, 1));
-            assert_eq!(got.to_data(), want.to_data(), "the root of {:x}", bits[row]);
+            assert_eq!(got.to_data(), want.to_data(), "the root of {bits:x}");
         }
     }
 }

@@ -154,11 +154,11 @@ async fn what_is_not_finite() {
         let pick = |row: usize, rng: &mut Rng| odd.contains(&row).then(|| rng.below(4));
         let mut of = |nan: u64, infinity: u64, sign: u64, finite: u64| -> Vec<u64> {
             let value = |row| match pick(row, &mut rng) {
-                None => finite | rng.next() % 1000,
+                None => finite | (rng.next() % 1000),
                 Some(0) => infinity,
                 Some(1) => infinity | sign,
-                Some(2) => nan | rng.next() % 1000,
-                Some(_) => nan | sign | rng.next() % 1000,
+                Some(2) => nan | (rng.next() % 1000),
+                Some(_) => nan | sign | (rng.next() % 1000),
             };
             (0..rows).map(value).collect()
         };

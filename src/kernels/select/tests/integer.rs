@@ -302,7 +302,7 @@ async fn the_longest_list() {
         let segment = segment(&scope, &columns, tested.len()).await.expect("columns");
         let segment = with_lists(&scope, segment, lists.to_vec()).await;
         let search =
-            |table, ty| Arc::new(Expr::InSorted { expr: col(table, ty), table, len: len, negated: false });
+            |table, ty| Arc::new(Expr::InSorted { expr: col(table, ty), table, len, negated: false });
         let outputs = [search(0, Int64), search(1, Int32)];
         let results = select(&scope, &Program::default(), &outputs, &[segment]).await.expect("select");
         for output in &results[0].outputs {
