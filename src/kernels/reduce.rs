@@ -25,6 +25,7 @@ use plan::Plan;
 
 pub(crate) use float::Width;
 pub use windows::FloatWindows;
+pub(crate) use windows::MOST_SAMPLED;
 
 /// Aggregate functions, all of them exact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -74,7 +74,6 @@ impl Sessions {
     }
 }
 
-#[ignore = "open: takes minutes since grouped sums of floats and first_value came in; some pass walks the graph as a tree again"]
 #[tokio::test(flavor = "multi_thread")]
 async fn forty_projections_are_one_kernel() -> TestResult {
     let sessions = Sessions::new().await?;

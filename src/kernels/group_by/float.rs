@@ -10,7 +10,7 @@ use arrow::array::ArrayRef;
 use crate::kernels::exact::{ExactSum, Special};
 use crate::kernels::expr::ValueType;
 use crate::kernels::program::Program;
-use crate::kernels::reduce::{AggregateKind, AggregateSpec, Width};
+use crate::kernels::reduce::{AggregateKind, AggregateSpec, MOST_SAMPLED, Width};
 use crate::kernels::reference::eval;
 
 use super::SummedFloats;
@@ -55,7 +55,8 @@ impl SummedFloats {
         self.special |= other.special;
     }
 
-    /// Looks at some of the `rows` of `columns`, whatever the selection. Rows whose value the CPU twin does not compute tell nothing.
+    /// Looks at some of the `rows` of `columns`, whatever the selection. Rows whose value the CPU twin does not compute tell nothing,
+    /// nor do sums of very large expressions.
     pub(crate) fn sample(
         program: &Program,
         aggregates: &[AggregateSpec],
@@ -67,6 +68,9 @@ impl SummedFloats {
             let Some(arg) = spec.arg.as_ref().filter(|_| spec.kind == AggregateKind::SumFloat) else {
                 continue;
             };
+            if arg.unshared() > MOST_SAMPLED {
+                continue;
+            }
             for row in (0..rows).step_by(rows.div_ceil(SAMPLE).max(1)) {
                 if let Ok(Some(bits)) = eval(arg, &program.params, columns, row) {
                     sums.note(number, arg.value_type(), bits as u64);

@@ -13,7 +13,7 @@ use super::{AggregateKind, AggregateSpec};
 /// Rows of a sample.
 const SAMPLE: usize = 64;
 /// Nodes, written as a tree, of an argument that is looked at: the CPU twin goes through it as one.
-const MOST_SAMPLED: u64 = 10_000;
+pub(crate) const MOST_SAMPLED: u64 = 10_000;
 
 /// The windows of a query's sums of floats, shared by its batches. They decide about speed only: whatever they are, the sums are
 /// exact.
