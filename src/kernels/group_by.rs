@@ -7,7 +7,9 @@
 //! and keys and states are gathered densely, in the order of the slots.
 
 mod accumulate;
+mod attempt;
 mod builder;
+mod bytes;
 mod finish;
 mod float;
 mod kernel;
@@ -36,11 +38,12 @@ use super::program::{ColumnShape, Program, Segment, check_tables, column_shapes,
 use super::reduce::{AggregateKind, AggregateSpec, sums_as_integer};
 use super::select::array_of;
 use super::shader::{column_bindings, fitted};
-use launch::{Launch, Surprise};
+use attempt::Surprise;
+use launch::Launch;
 use plan::Plan;
 
+pub use bytes::group_by_bytes;
 pub use float::LimbRange;
-pub use launch::group_by_bytes;
 
 /// One grouping key. NULL is a group.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -8,8 +8,8 @@ use datafusion::arrow::array::{
 };
 use datafusion::arrow::datatypes::{DataType, Field, Int32Type, Int64Type};
 use datafusion::datasource::MemTable;
-use datafusion_wgpu::memory::faults::Choke;
 
+use crate::group_by::in_both_scopes;
 use crate::harness::{Gpu, Ran, TestResult, cpu, expected, register_files, run, write_files};
 
 /// Each order tells rows apart, or rows that tie have the same value.
@@ -75,17 +75,7 @@ async fn batches_and_islands_that_fall_back() -> TestResult {
     let gpu = Gpu::new(4).await?;
     register_files(&gpu.ctx, "t", dir.path()).await?;
     gpu.set("batch_rows", "1500").await?;
-    for sql in [QUERIES[0], QUERIES[1], QUERIES[10]] {
-        let want = expected(dir.path(), sql).await?;
-        for scope in ["batch", "island"] {
-            gpu.set("fallback_scope", &format!("'{scope}'")).await?;
-            gpu.device.faults().fail(Choke::Submit, 3);
-            let ran = gpu.run(sql).await?;
-            gpu.device.faults().clear();
-            assert_eq!(ran.rows, want, "{scope} {sql}");
-            assert!(ran.cpu_batches > 0, "{scope} {sql}: {ran:?}");
-        }
-    }
+    in_both_scopes(&gpu, dir.path(), &[QUERIES[0], QUERIES[1], QUERIES[10]]).await?;
     gpu.settled().await
 }
 

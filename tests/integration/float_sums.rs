@@ -1,5 +1,6 @@
 //! Sums and averages of floats: the exact sum rounded once, in every run, however the rows are cut and whoever adds them.
 
+use std::fmt::Debug;
 use std::sync::Arc;
 
 use datafusion::arrow::array::{
@@ -143,22 +144,24 @@ async fn bits(ctx: &SessionContext, sql: &str) -> TestResult<Vec<u64>> {
     Ok(batch.columns().iter().map(|column| column.as_primitive::<Float64Type>().value(0).to_bits()).collect())
 }
 
-/// Fifty runs: other partitions, other batches, with and without float instructions, and the CPU in the device's place for some batches
-/// or all.
-#[tokio::test(flavor = "multi_thread")]
-async fn the_same_bits_in_fifty_runs() -> TestResult {
-    let table = Table::new();
-    let want = table.wanted();
-    let layouts = [(1, 9_000), (1, 700), (2, 1_000), (3, 333), (5, 64)];
-    let mut runs = 0;
-    let mut by_cpu = 0;
+/// Fifty runs of `sql`: other partitions, other batches, with and without float instructions, and the CPU in the device's place for
+/// some batches or all. `bits` gives an answer's bits, which are to be `want` each time.
+async fn fifty_runs<B: PartialEq + Debug>(
+    table: &Table,
+    layouts: [(usize, usize); 5],
+    sizes: [&str; 4],
+    sql: &str,
+    bits: impl AsyncFn(&SessionContext, &str) -> TestResult<B>,
+    want: B,
+) -> TestResult {
+    let (mut runs, mut by_cpu) = (0, 0);
     for (at, (partitions, rows)) in layouts.into_iter().enumerate() {
         let gpu = match at % 2 {
             0 => Gpu::new(partitions).await?,
             _ => Gpu::lowered(partitions, |caps| caps.float64 = false).await?,
         };
         table.register(&gpu.ctx, "t", partitions, rows)?;
-        for batch_rows in ["100000", "3000", "512", "150"] {
+        for batch_rows in sizes {
             gpu.set("batch_rows", batch_rows).await?;
             for round in 0..3 {
                 match round {
@@ -166,7 +169,7 @@ async fn the_same_bits_in_fifty_runs() -> TestResult {
                     1 => gpu.device.faults().fail(Choke::Submit, 2),
                     _ => gpu.device.faults().order_always(Choke::Allocate, Fault::Fail),
                 }
-                let ran = gpu.run(SUMS).await?;
+                let ran = gpu.run(sql).await?;
                 if round == 2 {
                     by_cpu += ran.cpu_batches;
                     assert_eq!(ran.gpu_batches, 0, "{ran:?}");
@@ -174,7 +177,8 @@ async fn the_same_bits_in_fifty_runs() -> TestResult {
                     assert!(ran.gpu_batches > 0 || round == 1, "{ran:?}");
                 }
                 assert!(ran.plan.contains("float_sum=exact"), "{}", ran.plan);
-                assert_eq!(bits(&gpu.ctx, SUMS).await?, want, "{partitions} x {rows}, {batch_rows}, {round}");
+                let got = bits(&gpu.ctx, sql).await?;
+                assert_eq!(got, want, "{partitions} x {rows}, {batch_rows}, {round}");
                 gpu.device.faults().clear();
                 runs += 1;
             }
@@ -184,6 +188,14 @@ async fn the_same_bits_in_fifty_runs() -> TestResult {
     Ok(())
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn the_same_bits_in_fifty_runs() -> TestResult {
+    let table = Table::new();
+    let layouts = [(1, 9_000), (1, 700), (2, 1_000), (3, 333), (5, 64)];
+    let sizes = ["100000", "3000", "512", "150"];
+    fifty_runs(&table, layouts, sizes, SUMS, bits, table.wanted()).await
+}
+
 /// The same in groups, of which one has nothing but NULL, with a grand total beside them.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_same_bits_in_fifty_runs_with_groups() -> TestResult {
@@ -191,41 +203,9 @@ async fn the_same_bits_in_fifty_runs_with_groups() -> TestResult {
     (0..ROWS).step_by(GROUPS as usize).for_each(|row| (table.x[row], table.y[row]) = (None, None));
     let want = table.wanted_in_groups();
     assert_eq!(want[..5], [None, None, None, None, want[4]]);
-    let mut runs = 0;
-    let mut by_cpu = 0;
-    for (at, (partitions, rows)) in
-        [(1, 9_000), (2, 700), (3, 1_000), (4, 64), (1, 333)].into_iter().enumerate()
-    {
-        let gpu = match at % 2 {
-            0 => Gpu::new(partitions).await?,
-            _ => Gpu::lowered(partitions, |caps| caps.float64 = false).await?,
-        };
-        table.register(&gpu.ctx, "t", partitions, rows)?;
-        for batch_rows in ["100000", "3000", "512", "1100"] {
-            gpu.set("batch_rows", batch_rows).await?;
-            for round in 0..3 {
-                match round {
-                    0 => {}
-                    1 => gpu.device.faults().fail(Choke::Submit, 2),
-                    _ => gpu.device.faults().order_always(Choke::Allocate, Fault::Fail),
-                }
-                let ran = gpu.run(GROUPED).await?;
-                if round == 2 {
-                    by_cpu += ran.cpu_batches;
-                    assert_eq!(ran.gpu_batches, 0, "{ran:?}");
-                } else {
-                    assert!(ran.gpu_batches > 0 || round == 1, "{ran:?}");
-                }
-                assert!(ran.plan.contains("float_sum=exact"), "{}", ran.plan);
-                let got = bits_in_groups(&gpu.ctx, GROUPED).await?;
-                assert_eq!(got, want, "{partitions} x {rows}, {batch_rows}, {round}");
-                gpu.device.faults().clear();
-                runs += 1;
-            }
-        }
-    }
-    assert!(runs >= 50 && by_cpu > 0, "{runs} runs, {by_cpu} batches by the CPU");
-    Ok(())
+    let layouts = [(1, 9_000), (2, 700), (3, 1_000), (4, 64), (1, 333)];
+    let sizes = ["100000", "3000", "512", "1100"];
+    fifty_runs(&table, layouts, sizes, GROUPED, bits_in_groups, want).await
 }
 
 /// DataFusion's own sums depend on the batches, and `gpu.float_sum = 'cpu'` leaves them as they are.

@@ -1,5 +1,6 @@
 //! GROUP BY on the device: the same groups as DataFusion's own, in every way that a plan and a fallback can take.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -117,14 +118,11 @@ async fn metrics() -> TestResult {
     Ok(())
 }
 
-/// Batches that fall back are DataFusion's own partial aggregates, whole islands DataFusion's plans.
-#[tokio::test(flavor = "multi_thread")]
-async fn batches_and_islands_that_fall_back() -> TestResult {
-    let dir = tempfile::tempdir()?;
-    let gpu = Gpu::new(4).await?;
-    files(&gpu, &dir).await?;
-    for sql in QUERIES {
-        let want = expected(dir.path(), sql).await?;
+/// Runs `queries` over the files in `dir` while a submission fails, with batches and with islands that fall back: the rows are
+/// DataFusion's, and the CPU had a part in them.
+pub async fn in_both_scopes(gpu: &Gpu, dir: &Path, queries: &[&str]) -> TestResult {
+    for sql in queries {
+        let want = expected(dir, sql).await?;
         for scope in ["batch", "island"] {
             gpu.set("fallback_scope", &format!("'{scope}'")).await?;
             gpu.device.faults().fail(Choke::Submit, 3);
@@ -134,6 +132,16 @@ async fn batches_and_islands_that_fall_back() -> TestResult {
             assert!(ran.cpu_batches > 0, "{scope} {sql}: {ran:?}");
         }
     }
+    Ok(())
+}
+
+/// Batches that fall back are DataFusion's own partial aggregates, whole islands DataFusion's plans.
+#[tokio::test(flavor = "multi_thread")]
+async fn batches_and_islands_that_fall_back() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    let gpu = Gpu::new(4).await?;
+    files(&gpu, &dir).await?;
+    in_both_scopes(&gpu, dir.path(), &QUERIES).await?;
     gpu.settled().await
 }
 

@@ -8,26 +8,26 @@ use crate::error::{GpuError, GpuResult};
 use crate::kernels::launch::{
     Grid, allocate, argument_slices, bind, bind_slices, check_bindings, dispatch, pack, plan_grid,
 };
-use crate::kernels::partition::{Partitions, partition_bytes};
+use crate::kernels::partition::Partitions;
 use crate::kernels::program::{Program, Segment};
 use crate::kernels::select::{SCAN_BLOCK, SCAN_COST, scan_shader};
-use crate::kernels::shader::{ArgumentBlock, WORKGROUP, argument_block, argument_words};
-use crate::memory::pool::size_class;
+use crate::kernels::shader::{ArgumentBlock, WORKGROUP, argument_block};
 use crate::memory::{BufferSlice, DeviceCaps, LaunchScope, Pipeline, download, download_timed};
 
 use super::accumulate::Fold;
+use super::attempt::{Attempt, Attempted, Surprise};
 use super::finish::{Accumulated, Regions, TILE, TILE_COST, count_shader, result_words};
-use super::float::{Window, read_limbs};
+use super::float::read_limbs;
 use super::kernel::local_head;
-use super::ordered::{self, View};
+use super::ordered;
 use super::plan::{Kernel, Plan, status};
 use super::strategy::{Direct, Local, Mode, Shared};
-use super::{FloatFlags, GroupBy, GroupHint, GroupResult, LimbRange, Strategy, SummedFloats, exprs};
+use super::{FloatFlags, GroupBy, GroupHint, GroupResult, LimbRange, Strategy, SummedFloats};
 
 /// Groups that a segment is taken to have when nothing is known.
 pub(super) const DEFAULT_GROUPS: usize = 1 << 15;
 /// Slots of the smallest table.
-const MIN_SLOTS: u64 = 256;
+pub(super) const MIN_SLOTS: u64 = 256;
 /// How much a table grows that was too small.
 pub(super) const GROWTH: u64 = 16;
 /// Result bytes up to which a table-sized result is read back at once instead of waiting for the number of groups.
@@ -51,38 +51,6 @@ pub(super) struct Launch<'a> {
     count: Arc<Pipeline>,
     scan: Arc<Pipeline>,
     gather: Arc<Pipeline>,
-}
-
-/// What an attempt is to do.
-#[derive(Clone, Copy)]
-pub(super) struct Attempted {
-    /// Slots of the table.
-    pub slots: u64,
-    /// No larger table comes after it.
-    pub last: bool,
-    /// What hashes begin with.
-    pub seed: u32,
-    /// Which of the ordered rows; without an order, all rows.
-    pub view: Option<View>,
-}
-
-/// How an attempt ended.
-pub(super) enum Attempt {
-    Done(GroupResult),
-    /// The table was too small.
-    Full,
-    /// The hint is not so.
-    Again(Surprise),
-}
-
-/// What was said of the rows, and is not so.
-pub(super) enum Surprise {
-    /// A key lay outside of its range.
-    Keys,
-    /// No table that can be bound holds all groups.
-    TooManyGroups,
-    /// Floats lay outside of their windows: what they were like, and how many groups there are.
-    Floats { groups: usize, met: SummedFloats },
 }
 
 /// What a wait tells.
@@ -519,46 +487,4 @@ fn read_status(bytes: Option<&Vec<u8>>) -> GpuResult<Status> {
         [word, groups, ..] => Ok(Status { word: *word, groups: *groups as usize, limbs: read_limbs(&words) }),
         _ => Err(GpuError::Internal("the status was not read".to_owned())),
     }
-}
-
-/// The most device bytes that [`super::group_by`] holds beside its columns for a segment of `rows` rows, if it is as `hint` says: in at
-/// most so many groups (as many as rows where that is not known), with such floats to sum. Table, counts, result, arguments, and
-/// what is read back, each rounded as buffers are.
-pub fn group_by_bytes(program: &Program, by: &GroupBy, rows: usize, hint: &GroupHint) -> u64 {
-    /// What the passes' timestamps take.
-    const TIMESTAMPS: u64 = 512;
-    let class = |bytes: u64| size_class(bytes.max(16).next_multiple_of(16));
-    let groups = hint.groups.unwrap_or(rows).min(rows);
-    // Per aggregate a count and four words at most, or the limbs of a sum of floats.
-    let special = if hint.sums.special { 3 } else { 0 };
-    let states = by.aggregates.iter().enumerate().map(|(at, spec)| {
-        let window = Window::of(spec, hint.sums.limbs.get(at).copied().flatten());
-        window.map_or(5, |window| 1 + u64::from(window.limbs) + special)
-    });
-    let states: u64 = states.sum();
-    // Owner, and up to eight words of keys; a record is rounded up.
-    let words = 1 + (5 * by.keys.len() as u64 + 1).min(8) + states;
-    let record = if words <= 8 { words.next_power_of_two() } else { words.next_multiple_of(8) };
-    // A table that was too small is followed by one that is up to `GROWTH` times larger, never beyond what the rows need.
-    let slots = slots_for(groups).saturating_mul(GROWTH / 2).min(slots_for(rows)).max(MIN_SLOTS);
-    let tiles = slots.div_ceil(u64::from(TILE));
-    let result = 5 * by.keys.len() as u64 + states + 1;
-    let result = 4 * result.saturating_mul((groups as u64).max(slots.min(1 << 16)));
-    let columns = super::columns_used(program, by).len();
-    let tables = crate::kernels::program::tables_of(exprs(program, by));
-    let tables = tables.last_key_value().map_or(0, |(table, _)| table + 1);
-    let arguments = argument_words(columns, program.params.len(), tables) as u64;
-    let arguments = arguments + (4 * by.keys.len() + by.aggregates.len()) as u64;
-    let status = 4 * (status::LIMBS_AT + 2 * by.aggregates.len()) as u64;
-    let order = match hint.partitioned {
-        Some(false) => 0,
-        None if slots_for(groups).saturating_mul(4 * record) <= ordered::CACHED_BYTES => 0,
-        _ => partition_bytes(rows, 2),
-    };
-    class(slots.saturating_mul(4 * record))
-        .saturating_add(order)
-        .saturating_add(4 * class(4 * tiles))
-        .saturating_add(class(result).saturating_mul(2))
-        .saturating_add(class(TIMESTAMPS) * 2 + 2 * class(status))
-        .saturating_add(8 * class((4 * arguments).next_multiple_of(256)))
 }

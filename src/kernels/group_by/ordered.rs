@@ -17,7 +17,8 @@ use crate::error::{GpuError, GpuResult};
 use crate::kernels::partition::{self, PARTS, Partitions};
 use crate::memory::DeviceCaps;
 
-use super::launch::{Attempt, Attempted, DEFAULT_GROUPS, GROWTH, Launch, Surprise, slots_for};
+use super::attempt::{Attempt, Attempted, Surprise};
+use super::launch::{DEFAULT_GROUPS, GROWTH, Launch, slots_for};
 use super::{GroupHint, GroupResult, GroupStates, StateValues, SummedFloats};
 
 /// Table bytes that caches hold on the largest devices.
