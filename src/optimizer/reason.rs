@@ -121,7 +121,7 @@ pub enum Reason {
     RecursiveQuery,
     /// The final step of an aggregate whose partial step is not below it, exchanges apart.
     FinalWithoutPartial,
-    /// `gpu.exchanges = 'keep'` leaves the final step of an aggregate, which merges states, on the CPU.
+    /// `gpu.exchanges = 'keep'` leaves the final step of an aggregate, which merges states, on the CPU unless placement is forced.
     ExchangesKept,
     /// A partial state would already be rounded, so that the result would depend on the partitions.
     RoundedState {
@@ -292,7 +292,7 @@ impl fmt::Display for Reason {
                 f.write_str("the aggregate's partial step is not directly below it")
             }
             Reason::ExchangesKept => f.write_str(
-                "gpu.exchanges = 'keep' leaves the final step, which merges the states of the partitions, on the CPU",
+                "gpu.exchanges = 'keep' leaves the final step, which merges the states of the partitions, on the CPU unless gpu.placement = 'force'",
             ),
             Reason::RoundedState { aggregate } => {
                 write!(

@@ -9,8 +9,11 @@ use datafusion::arrow::array::{
 };
 use datafusion::datasource::MemTable;
 use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
+use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::prelude::SessionContext;
 use datafusion_wgpu::memory::faults::Choke;
+use datafusion_wgpu::optimizer::GpuOffload;
 
 use crate::harness::{
     Gpu, Ran, TestResult, cpu, expected, register_files, run, run_plan, table, write_files,
@@ -450,4 +453,61 @@ async fn cancelled() -> TestResult {
         gpu.settled().await?;
     }
     Ok(())
+}
+
+/// The query's partial step, its states reduced and, by [`AggregateMode::Final`], made to values.
+async fn over_states(
+    ctx: &SessionContext,
+    sql: &str,
+    mode: AggregateMode,
+) -> TestResult<Arc<dyn ExecutionPlan>> {
+    let mut node = ctx.sql(sql).await?.create_physical_plan().await?;
+    let rows = loop {
+        match node.downcast_ref::<AggregateExec>() {
+            Some(partial) if *partial.mode() == AggregateMode::Partial => break partial.clone(),
+            _ => node = Arc::clone(node.children().first().ok_or("no partial step")?),
+        }
+    };
+    let step = |mode, input| {
+        let (group, functions) = (rows.group_expr().as_final(), rows.aggr_expr().to_vec());
+        let filters = vec![None; functions.len()];
+        AggregateExec::try_new(mode, group, functions, filters, input, rows.input_schema())
+    };
+    let reduced = Arc::new(step(AggregateMode::PartialReduce, Arc::new(CoalescePartitionsExec::new(node)))?);
+    Ok(if mode == AggregateMode::PartialReduce { reduced } else { Arc::new(step(mode, reduced)?) })
+}
+
+/// Steps over partial states alone: those of engines that spread an aggregate over machines. Every state field is DataFusion's.
+#[tokio::test(flavor = "multi_thread")]
+async fn steps_over_states() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    write_files(dir.path(), 5, 3_001)?;
+    let gpu = Gpu::guarded(4).await?;
+    gpu.set("batch_rows", "500").await?;
+    gpu.set("exchanges", "'keep'").await?;
+    let plain = cpu(4);
+    register_files(&plain, "t", dir.path()).await?;
+    for aggregates in [
+        "count(*), count(f), sum(v), sum(d), avg(d), sum(id)",
+        "min(v), max(d), min(s), max(s), min(day), bool_or(v > 10), bit_xor(id), bit_and(v), min(f > 1)",
+    ] {
+        for keys in ["", "k % 100", "s, k % 3", "f"] {
+            let sql = match keys {
+                "" => format!("SELECT {aggregates} FROM t"),
+                keys => format!("SELECT {keys}, {aggregates} FROM t GROUP BY {keys}"),
+            };
+            for mode in [AggregateMode::PartialReduce, AggregateMode::Final] {
+                let want = run_plan(&plain, over_states(&plain, &sql, mode).await?).await?;
+                let state = gpu.ctx.state();
+                let rule = state.physical_optimizers().iter().find(|rule| rule.name() == GpuOffload::NAME);
+                let plan = over_states(&plain, &sql, mode).await?;
+                let plan = rule.ok_or("no rule")?.optimize(plan, state.config_options())?;
+                let ran = run_plan(&gpu.ctx, plan).await?;
+                assert_eq!(ran.rows, want.rows, "{sql}\n{}", ran.plan);
+                let nodes = ran.nodes.iter().filter(|node| *node == "GpuAggregateExec").count();
+                assert!(nodes >= 2 && ran.cpu_batches == 0, "{sql}: {ran:?}");
+            }
+        }
+    }
+    gpu.settled().await
 }

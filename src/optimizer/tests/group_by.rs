@@ -56,18 +56,27 @@ async fn partitions_come_back_where_they_are_relied_on() {
 }
 
 #[tokio::test]
-async fn kept_exchanges_leave_final_steps_on_the_cpu() {
+async fn kept_exchanges_part_the_steps() {
     let ctx = session(4);
     let mut options = force();
     options.exchanges = Exchanges::Keep;
     let (plan, outcome) = place(&ctx, "SELECT b, sum(a), avg(d) FROM t GROUP BY b", &options).await;
     let names = chain(&outcome.plan);
     assert_eq!(names.len(), chain(&plan).len(), "one node each: {names:?}");
-    let below: Vec<_> = names.iter().skip_while(|name| *name != "AggregateExec").take(3).collect();
-    assert_eq!(below, ["AggregateExec", "RepartitionExec", "GpuAggregateExec"], "{names:?}");
-    assert_eq!(outcome.report.codes("AggregateExec"), ["ExchangesKept"]);
+    let below: Vec<_> = names.iter().skip_while(|name| *name != "GpuAggregateExec").take(3).collect();
+    assert_eq!(below, ["GpuAggregateExec", "RepartitionExec", "GpuAggregateExec"], "{names:?}");
+    assert!(text(&outcome.plan).contains("mode=Final, gby=[b@0]"), "{}", text(&outcome.plan));
     let (_, outcome) = place(&ctx, "SELECT b, avg(a) FROM t GROUP BY b", &options).await;
-    assert_eq!(outcome.report.codes("AggregateExec"), ["ExchangesKept", "RoundedState"]);
+    assert_eq!(outcome.report.codes("AggregateExec"), ["RoundedState", "RoundedState"]);
+    let first = "SELECT b, first_value(a ORDER BY d) FROM t GROUP BY b";
+    let (_, outcome) = place(&ctx, first, &options).await;
+    assert_eq!(outcome.report.codes("AggregateExec"), ["OrderSensitive"]);
+
+    // Where the estimate decides, few states are not worth their way.
+    options.placement = Placement::Auto;
+    options.min_rows = 0;
+    let (_, outcome) = place(&ctx, "SELECT b, sum(a) FROM t GROUP BY b", &options).await;
+    assert!(outcome.report.codes("AggregateExec").contains(&"ExchangesKept"), "{}", outcome.report);
 }
 
 #[tokio::test]

@@ -209,7 +209,7 @@ impl Call<'_> {
     }
 
     /// MIN or MAX; those of strings are found by their ranks.
-    fn extreme(
+    pub(super) fn extreme(
         &self,
         lowering: &mut Lowering,
         kind: AggregateKind,
@@ -226,7 +226,11 @@ impl Call<'_> {
     }
 
     /// The argument of MIN and MAX, whose result has the argument's type.
-    fn same_type(&self, lowering: &mut Lowering, arg: &Arc<dyn PhysicalExpr>) -> Result<Arc<Expr>, Declined> {
+    pub(super) fn same_type(
+        &self,
+        lowering: &mut Lowering,
+        arg: &Arc<dyn PhysicalExpr>,
+    ) -> Result<Arc<Expr>, Declined> {
         let lowered = lowering.lower(arg)?;
         if lowered.value_type() == ValueType::Null {
             return Err(self.unsupported(lowering, "nothing but NULL"));
@@ -244,7 +248,7 @@ impl Call<'_> {
 }
 
 /// The kind of DataFusion's own functions over bits, whose type is private.
-fn bitwise(aggregate: &AggregateFunctionExpr) -> Option<AggregateKind> {
+pub(super) fn bitwise(aggregate: &AggregateFunctionExpr) -> Option<AggregateKind> {
     let function = aggregate.fun();
     if *function == *bit_and_udaf() {
         Some(AggregateKind::BitAnd)

@@ -35,7 +35,7 @@ pub(super) fn check(exec: &AggregateExec, context: &RuleContext<'_>) -> Result<P
     step.proposal(GroupOp::try_new(step.raw, step.last, keys, aggregates, params))
 }
 
-fn check_order(exec: &AggregateExec) -> Result<(), Vec<Reason>> {
+pub(super) fn check_order(exec: &AggregateExec) -> Result<(), Vec<Reason>> {
     // Where only constants are in order, nobody can rely on it.
     if *exec.input_order_mode() != InputOrderMode::Linear && exec.properties().output_ordering().is_some() {
         return Err(vec![Reason::OrderedGrouping]);
@@ -62,7 +62,7 @@ fn lower(exec: &AggregateExec, context: &RuleContext<'_>) -> Result<(Lowered, Pa
 
 /// A limit only says how many groups are asked for, so that all of them are right; but the CPU may be through after a few rows.
 /// Where it keeps the best groups by MIN or MAX, it does not compare floats as an aggregate without a limit does.
-fn check_limit(
+pub(super) fn check_limit(
     exec: &AggregateExec,
     keys: &[Key],
     aggregates: &[Spec],

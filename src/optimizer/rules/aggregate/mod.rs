@@ -3,6 +3,7 @@
 mod call;
 mod first;
 mod group;
+mod states;
 
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use datafusion::common::DataFusionError;
 use datafusion::functions_aggregate::min_max::{Max, Min};
 use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
 use datafusion::physical_plan::ExecutionPlan;
-use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
+use datafusion::physical_plan::aggregates::{AggregateExec, AggregateInputMode, AggregateMode};
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::coop::CooperativeExec;
 use datafusion::physical_plan::repartition::RepartitionExec;
@@ -39,8 +40,8 @@ struct Step<'a> {
 }
 
 impl<'a> Step<'a> {
-    /// A final step is replaced together with the partial step below it; with `gpu.exchanges = 'keep'` it stays on the CPU and
-    /// the partial step is replaced alone, if its state is exact.
+    /// A final step is replaced together with the partial step below it; with `gpu.exchanges = 'keep'` each is replaced alone, if its
+    /// state is exact.
     fn of(exec: &'a AggregateExec, context: &RuleContext<'_>) -> Result<Self, Vec<Reason>> {
         match exec.mode() {
             AggregateMode::Single | AggregateMode::SinglePartitioned | AggregateMode::Partial => {
@@ -53,9 +54,7 @@ impl<'a> Step<'a> {
                 let (raw, nodes) = partial_below(exec)?;
                 Ok(Step { raw, last: Some(exec), nodes })
             }
-            AggregateMode::PartialReduce => Err(vec![Reason::UnsupportedOperator {
-                operator: format!("AggregateExec in mode {:?}", exec.mode()),
-            }]),
+            AggregateMode::PartialReduce => Err(vec![Reason::FinalWithoutPartial]),
         }
     }
 
@@ -89,6 +88,15 @@ impl<'a> Step<'a> {
 
 /// The GPU aggregate for `exec`, or every reason against it.
 pub(crate) fn check(exec: &AggregateExec, context: &RuleContext<'_>) -> Result<Proposal, Vec<Reason>> {
+    let proposal = of_rows(exec, context);
+    match exec.mode().input_mode() {
+        AggregateInputMode::Raw => proposal,
+        AggregateInputMode::Partial => proposal.or_else(|reasons| states::check(exec, reasons, context)),
+    }
+}
+
+/// The GPU aggregate that reads raw rows.
+fn of_rows(exec: &AggregateExec, context: &RuleContext<'_>) -> Result<Proposal, Vec<Reason>> {
     if !exec.group_expr().is_true_no_grouping() || merges_rows(exec) {
         return group::check(exec, context);
     }

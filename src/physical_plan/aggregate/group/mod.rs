@@ -65,6 +65,8 @@ pub struct GroupOp {
     output: AggregateOutputMode,
     /// One output partition over all input partitions, because the exchange between partial and final was dropped.
     collapsed: bool,
+    /// Rows are partial states of the functions, each column of which has an aggregate of its own.
+    of_states: bool,
     /// Schema that the functions were planned on, and that of the operator's input.
     input_schema: SchemaRef,
     rows_schema: SchemaRef,
@@ -126,11 +128,68 @@ impl GroupOp {
             filters,
             output: top.mode().output_mode(),
             collapsed: last.is_some(),
+            of_states: false,
             input_schema: raw.input_schema(),
             rows_schema,
             state_schema: partial.schema(),
             schema: top.schema(),
             dynamic_filters: raw.dynamic_expressions_produced(),
+        })
+    }
+
+    /// The operator for `exec`, an aggregate node over partial states. `keys` are its lowered group expressions, `aggregates` merge
+    /// the states, one a column of them, in order, with where strings are.
+    ///
+    /// # Errors
+    /// An internal error when the parts do not fit the node.
+    pub fn try_over_states(
+        exec: &AggregateExec,
+        keys: Vec<Key>,
+        aggregates: Vec<(AggregateSpec, Option<Text>)>,
+        params: ParamTable,
+    ) -> Result<Self> {
+        let group = exec.group_expr().clone();
+        let functions = exec.aggr_expr().to_vec();
+        let rows_schema = exec.input().schema();
+        let filters = vec![None; functions.len()];
+        let merged = AggregateExec::try_new(
+            AggregateMode::PartialReduce,
+            group.clone(),
+            functions.clone(),
+            filters.clone(),
+            Arc::new(EmptyExec::new(Arc::clone(&rows_schema))),
+            exec.input_schema(),
+        )?;
+        let state_schema = merged.schema();
+        let columns = keys.len() + aggregates.len();
+        if exec.mode().input_mode() != AggregateInputMode::Partial
+            || group.has_grouping_set()
+            || keys.len() != group.expr().len()
+            || state_schema.fields().len() != columns
+            || rows_schema.fields().len() != columns
+        {
+            return internal_err!("GpuAggregateExec: the lowered parts do not fit {}", exec.name());
+        }
+        let (aggregates, texts): (Vec<_>, Vec<_>) = aggregates.into_iter().unzip();
+        let nulls = vec![false; keys.len()];
+        Ok(Self {
+            keys,
+            sets: vec![GroupingSet { nulls, id: None }],
+            aggregates,
+            texts,
+            params,
+            merged_group: group.as_final(),
+            group,
+            functions,
+            filters,
+            output: exec.mode().output_mode(),
+            collapsed: false,
+            of_states: true,
+            input_schema: exec.input_schema(),
+            rows_schema,
+            state_schema,
+            schema: exec.schema(),
+            dynamic_filters: vec![],
         })
     }
 
@@ -197,10 +256,12 @@ impl DeviceOp for GroupOp {
     }
 
     fn details(&self) -> Vec<(&'static str, String)> {
-        let mode = match (self.output, self.collapsed) {
-            (AggregateOutputMode::Partial, _) => "Partial",
-            (AggregateOutputMode::Final, true) => "Collapsed",
-            (AggregateOutputMode::Final, false) => "Single",
+        let mode = match (self.output, self.collapsed, self.of_states) {
+            (AggregateOutputMode::Partial, _, true) => "PartialReduce",
+            (AggregateOutputMode::Partial, _, false) => "Partial",
+            (AggregateOutputMode::Final, true, _) => "Collapsed",
+            (AggregateOutputMode::Final, false, true) => "Final",
+            (AggregateOutputMode::Final, false, false) => "Single",
         };
         let names: Vec<&str> = self.functions.iter().map(|function| function.name()).collect();
         let mut details = vec![("mode", mode.to_owned())];

@@ -45,8 +45,9 @@ impl GroupOp {
         one: Option<usize>,
     ) -> Result<AggregateExec> {
         let of = one.map_or(0..self.functions.len(), |one| one..one + 1);
+        let mode = if self.of_states { AggregateMode::PartialReduce } else { AggregateMode::Partial };
         AggregateExec::try_new(
-            AggregateMode::Partial,
+            mode,
             self.group.clone(),
             self.functions.get(of.clone()).unwrap_or_default().to_vec(),
             self.filters.get(of).unwrap_or_default().to_vec(),

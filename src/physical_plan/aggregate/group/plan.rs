@@ -187,6 +187,15 @@ impl GroupPlan {
         let sets = self.sets.iter().zip(results).enumerate();
         for (number, ((set, _), result)) in sets.filter(|(_, (_, result))| result.groups > 0) {
             let mut columns = set.columns(batch, &result.keys, result.groups, &fields[..keys])?;
+            if op.of_states {
+                let merged = result.states.iter().zip(&self.texts).zip(fields.iter().skip(keys));
+                for ((state, text), field) in merged {
+                    let text = text.as_ref().map(|text| (text, batch));
+                    columns.push(states::merged(state, text, field).map_err(internal)?);
+                }
+                batches.push(states::batch(&op.state_schema, columns).map_err(internal)?);
+                continue;
+            }
             let functions = op.aggregates.iter().zip(&op.functions).zip(&self.texts);
             for (at, (((spec, function), text), state)) in functions.zip(&result.states).enumerate() {
                 if let Some(Some(states)) = rows.get(number).and_then(|rows| rows.get(at)) {

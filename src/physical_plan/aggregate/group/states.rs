@@ -32,7 +32,7 @@ pub(super) fn columns(
         (fields.as_slice(), &states.values, text)
     {
         let ranks = with_nulls(ranks, ranks.data_type(), seen(states))?;
-        return Ok(vec![typed(function, &text.values(batch, &ranks)?, field)?]);
+        return Ok(vec![typed(function.name(), &text.values(batch, &ranks)?, field)?]);
     }
     match (spec.kind, fields.as_slice(), &states.values) {
         (AggregateKind::CountRows | AggregateKind::Count, [field], _)
@@ -42,7 +42,7 @@ pub(super) fn columns(
             Ok(vec![Arc::new(Int64Array::from_iter_values(counts))])
         }
         (_, [field], StateValues::Array(values)) => {
-            let values = typed(function, values, field)?;
+            let values = typed(function.name(), values, field)?;
             Ok(vec![with_nulls(&values, field.data_type(), seen(states))?])
         }
         // avg: the count, then the sum; both are NULL where no row contributed.
@@ -51,7 +51,7 @@ pub(super) fn columns(
         {
             let nulls = seen(states);
             let counts = UInt64Array::new(states.counts.clone().into(), nulls.clone());
-            let sums = with_nulls(&typed(function, values, sum)?, sum.data_type(), nulls)?;
+            let sums = with_nulls(&typed(function.name(), values, sum)?, sum.data_type(), nulls)?;
             Ok(vec![Arc::new(counts), sums])
         }
         (AggregateKind::SumFloat, [_, _], StateValues::Exact(sums)) if sums.len() == states.counts.len() => {
@@ -70,6 +70,22 @@ pub(super) fn columns(
     }
 }
 
+/// One state column out of the merged ones; of strings, `text` tells where the batch has them.
+pub(super) fn merged(
+    states: &GroupStates,
+    text: Option<(&BatchText, &GpuBatch)>,
+    field: &FieldRef,
+) -> Result<ArrayRef> {
+    let StateValues::Array(values) = &states.values else {
+        return internal_err!("{}: states without values", field.name());
+    };
+    if let Some((text, batch)) = text {
+        let ranks = with_nulls(values, values.data_type(), seen(states))?;
+        return typed(field.name(), &text.values(batch, &ranks)?, field);
+    }
+    with_nulls(&typed(field.name(), values, field)?, field.data_type(), seen(states))
+}
+
 /// Which groups have contributing rows; absent where all do.
 fn seen(states: &GroupStates) -> Option<NullBuffer> {
     let nulls: NullBuffer = states.counts.iter().map(|count| *count > 0).collect();
@@ -78,7 +94,7 @@ fn seen(states: &GroupStates) -> Option<NullBuffer> {
 
 /// `values` as an array of the field's type, which may be a decimal of another precision or of fewer bits, in which DataFusion's
 /// sums wrap, or a duration.
-fn typed(function: &AggregateFunctionExpr, values: &ArrayRef, field: &FieldRef) -> Result<ArrayRef> {
+fn typed(name: &str, values: &ArrayRef, field: &FieldRef) -> Result<ArrayRef> {
     let (from, to) = (values.data_type(), field.data_type());
     let same = match (from, to) {
         (DataType::Decimal128(_, a), DataType::Decimal64(_, b)) if a == b => {
@@ -92,7 +108,7 @@ fn typed(function: &AggregateFunctionExpr, values: &ArrayRef, field: &FieldRef) 
         _ => from == to,
     };
     if !same {
-        return internal_err!("{}: a state of {to} from values of {from}", function.name());
+        return internal_err!("{name}: a state of {to} from values of {from}");
     }
     with_nulls(values, to, values.nulls().cloned())
 }
