@@ -178,11 +178,21 @@ impl Stored {
         every.flat_map(move |(at, rows)| (0..rows.num_rows()).map(move |row| self.with_one_row(at, row)))
     }
 
+    /// The dataset in memory, an empty table without any batch.
+    pub fn without_empty_batches(&self) -> Result<Stored> {
+        self.in_memory(self.contents.clone())
+    }
+
     fn with_one_row(&self, table: usize, row: usize) -> Result<Stored> {
         let mut contents = self.contents.clone();
         contents[table] = contents[table].slice(row, 1);
+        self.in_memory(contents)
+    }
+
+    fn in_memory(&self, contents: Vec<RecordBatch>) -> Result<Stored> {
         let tables = self.tables.iter().zip(&contents).map(|((name, _), rows)| {
-            let table = MemTable::try_new(rows.schema(), vec![vec![rows.clone()]])?;
+            let batches = Some(rows.clone()).filter(|rows| rows.num_rows() > 0);
+            let table = MemTable::try_new(rows.schema(), vec![Vec::from_iter(batches)])?;
             Ok((name.clone(), Arc::new(table) as Arc<dyn TableProvider>))
         });
         let tables = tables.collect::<Result<_>>()?;

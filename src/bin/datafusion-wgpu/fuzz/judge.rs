@@ -128,9 +128,13 @@ impl<'a> Question<'a> {
     }
 
     async fn ask(&self, engine: &Engine, options: &RunOptions) -> Oracle {
-        let verdict = engine.cpu(self.stored, &self.sql, options).await;
+        self.ask_over(self.stored, engine, options).await
+    }
+
+    async fn ask_over(&self, stored: &Stored, engine: &Engine, options: &RunOptions) -> Oracle {
+        let verdict = engine.cpu(stored, &self.sql, options).await;
         let reference = match (&self.reference_sql, &verdict) {
-            (Some(sql), Verdict::Rows(_)) => match engine.cpu(self.stored, sql, options).await {
+            (Some(sql), Verdict::Rows(_)) => match engine.cpu(stored, sql, options).await {
                 Verdict::Rows(answer) => Some(answer),
                 _ => None,
             },
@@ -212,6 +216,7 @@ impl<'a> Question<'a> {
         if care == Care::Thorough
             && (self.is_filters_doing(engine, options, run).await
                 || self.is_of_slices(engine, options, run).await
+                || self.is_of_empty_batches(engine, options, run).await
                 || self.is_of_another_partition(engine, run).await)
         {
             return leak_or(Judgement::Undetermined, run.gpu.leaked);
@@ -250,6 +255,16 @@ impl<'a> Question<'a> {
         }
         let again = engine.forced(self.stored, &self.sql, &whole).await;
         matches!(self.agreement(&self.oracle, &again, &whole), Judgement::Same | Judgement::SameError)
+    }
+
+    /// Whether the CPU raised for a batch without rows, as expressions without columns do, and gives the run's rows where there is none.
+    async fn is_of_empty_batches(&self, engine: &Engine, options: &RunOptions, run: &Run) -> bool {
+        let (Verdict::Error(_), Verdict::Rows(_)) = (&self.oracle.verdict, &run.verdict) else {
+            return false;
+        };
+        let Ok(stored) = self.stored.without_empty_batches() else { return false };
+        let oracle = self.ask_over(&stored, engine, &RunOptions::default().cpu(1, 8_192)).await;
+        matches!(self.agreement(&oracle, run, options), Judgement::Same)
     }
 
     /// Whether both sides raised for a value where several partitions or sides of a UNION run at once, and the CPU raises the run's
