@@ -80,6 +80,20 @@ fn fb_widen(b: u32) -> u64 {
     return sign | select(select(normal, small, e == 0u), special, e == 255u);
 }
 
+// Half to single: exact; a NaN becomes quiet and keeps sign and payload.
+fn fb_widen16(b: u32) -> u32 {
+    let sign = (b & 0x8000u) << 16u;
+    let e = (b >> 10u) & 0x1fu;
+    let fraction = b & 0x03ffu;
+    let zeros = countLeadingZeros(fraction);
+    let normal = ((e + 112u) << 23u) | (fraction << 13u);
+    // Of a denormal the leading one goes.
+    let scaled = (fraction << ((zeros - 8u) & 31u)) & 0x007fffffu;
+    let small = select(((134u - zeros) << 23u) | scaled, 0u, fraction == 0u);
+    let special = select(0x7f800000u, 0x7fc00000u | (fraction << 13u), fraction != 0u);
+    return sign | select(select(normal, small, e == 0u), special, e == 31u);
+}
+
 // Double to single: rounded; a NaN becomes quiet and keeps sign and the payload's high bits.
 fn fb_narrow(b: u64) -> u32 {
     let sign = u32(b >> 32u) & 0x80000000u;

@@ -239,7 +239,7 @@ pub fn state_type(spec: &AggregateSpec) -> GpuResult<Option<ValueType>> {
         (Some(arg), _) => arg.value_type(),
         (None, kind) => return Err(GpuError::Internal(format!("{kind:?} without an argument"))),
     };
-    let unfit = || GpuError::Internal(format!("{:?} of {arg:?}", spec.kind));
+    let unfit = || GpuError::Internal(format!("{:?} of {arg}", spec.kind));
     Ok(match spec.kind {
         AggregateKind::CountRows | AggregateKind::Count => None,
         AggregateKind::SumFloat => match arg {

@@ -86,6 +86,12 @@ pub(crate) fn argument_slices(scope: &LaunchScope, blocks: &[ArgumentBlock]) -> 
     let mut copied = vec![];
     for (slice, block) in slices.iter_mut().zip(blocks) {
         let Some(tables) = &block.tables else { continue };
+        let limit = scope.context.caps().max_binding_bytes;
+        if slice.len + tables.len > limit {
+            // They are the whole dictionary's, however few rows there are.
+            let need = slice.len + tables.len;
+            return Err(GpuError::Limit { what: "bytes of look-up tables", need, limit, by_rows: false });
+        }
         let whole = allocate(scope, "arguments and tables", slice.len + tables.len)?;
         let mut end = whole.offset;
         for part in [&*slice, tables] {

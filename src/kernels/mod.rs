@@ -22,3 +22,4 @@ pub use reduce::{
     AggregateKind, AggregateSpec, AggregateState, FloatWindows, ReduceResult, RowOrder, reduce,
 };
 pub use select::{SelectResult, select};
+pub(crate) use shader::table_copy_bytes;

@@ -12,10 +12,11 @@ use std::fmt::Write;
 use std::ops::Range;
 
 use crate::error::GpuResult;
+use crate::memory::pool::size_class;
 use crate::memory::{BindingKind, BufferSlice, ColumnRepr, ShaderSource};
 
 use super::expr::{Emitter, INVALID_NAN, PARAM_WORDS, Scalar, ValueType, arg_load, element, fetch_index};
-use super::program::{ColumnShape, Segment};
+use super::program::{ColumnShape, Program, Segment};
 
 /// Invocations of a workgroup.
 pub(crate) const WORKGROUP: u32 = 256;
@@ -172,6 +173,24 @@ pub(crate) fn column_bindings(columns: &[ColumnShape]) -> u32 {
 /// Words of an argument block at most, for so many columns, parameters and tables, without the tables themselves.
 pub(crate) fn argument_words(columns: usize, params: usize, tables: usize) -> usize {
     MASKS_AT + 3 * columns + 5 * params + 2 * tables
+}
+
+/// Device bytes that a kernel's argument block takes with a copy of its tables, of `bytes` bytes, behind it; 0 without tables, since
+/// blocks then share a buffer.
+pub(crate) fn table_copy_bytes(
+    program: &Program,
+    columns: usize,
+    tables: &BTreeSet<usize>,
+    bytes: u64,
+) -> u64 {
+    /// What kernels put behind the parameters, such as the digits of computed slots.
+    const OWN_WORDS: usize = 64;
+    if bytes == 0 {
+        return 0;
+    }
+    let places = tables.last().map_or(0, |table| table + 1);
+    let words = (argument_words(columns, program.params.len(), places) + OWN_WORDS) as u64;
+    size_class((4 * words).saturating_add(bytes).checked_next_multiple_of(16).unwrap_or(u64::MAX))
 }
 
 /// First word of the places of packed columns.

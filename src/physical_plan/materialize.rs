@@ -23,6 +23,7 @@ use crate::error::{GpuError, GpuResult};
 use crate::kernels::expr::{Expr, ValueType};
 use crate::kernels::program::{ColumnShape, Program, Segment, columns_of, tables_of};
 use crate::kernels::select::{SelectResult, select, select_bytes};
+use crate::kernels::table_copy_bytes;
 use crate::memory::batch::{GpuBatch, LazyColumn};
 use crate::memory::launch::LaunchScope;
 use crate::memory::lookup::Table;
@@ -277,7 +278,8 @@ impl SelectPlan {
             select_bytes(limit, &self.program, &self.outputs, &self.shapes(batch), batch.source().rows());
         let uploaded = |bytes: u64| bytes.saturating_add(staging_bytes(bytes));
         // Each kernel has a copy of the tables.
-        let copies = tables.saturating_mul(1 + self.outputs.len() as u64);
+        let copy = table_copy_bytes(&self.program, self.needed.len(), &self.tables, tables);
+        let copies = copy.saturating_mul(1 + self.outputs.len() as u64);
         uploaded(columns).saturating_add(uploaded(tables)).saturating_add(copies).saturating_add(outputs)
     }
 

@@ -128,6 +128,26 @@ async fn other_decimal_places_make_no_new_pipeline() -> TestResult {
     Ok(())
 }
 
+/// Literals are doubles, of which a column of fewer bits holds some.
+#[tokio::test(flavor = "multi_thread")]
+async fn other_bounds_of_narrow_floats_make_no_new_pipeline() -> TestResult {
+    let both = Both::with_table(table()?).await?;
+    for name in ["f16", "f32"] {
+        for operator in ["<", "<=", ">", ">=", "=", "<>"] {
+            for (at, bound) in ["0.5", "0.1", "-0.0", "0.0", "70000.0", "1e300"].iter().enumerate() {
+                let sql = format!("SELECT id, {name} FROM t WHERE {name} {operator} {bound}");
+                let made = both.same(&sql).await?;
+                assert!(at == 0 || made == 0, "{made} pipelines of {sql}");
+            }
+        }
+        both.same(&format!("SELECT id FROM t WHERE {name} BETWEEN -1.5 AND 2.25")).await?;
+        both.same(&format!("SELECT id FROM t WHERE {name} IN (0.5, 1.0, 0.1, -2.5)")).await?;
+        both.same(&format!("SELECT id, {name} * 2.5 AS p FROM t WHERE id > 3")).await?;
+        both.same(&format!("SELECT id FROM t WHERE {name} IS DISTINCT FROM 1.0")).await?;
+    }
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_changed_value_makes_no_new_pipeline() -> TestResult {
     let both = Both::with_table(table()?).await?;

@@ -64,7 +64,7 @@ pub enum FloatFn {
     IsZero,
     /// The second operand where the first is NaN, else the first.
     Nanvl,
-    /// Between floats, and between floats and integers or Boolean. Out of an integer type's range (and NaN) it is NULL
+    /// Between floats, from Float16 to them, and between floats and integers or Boolean. Out of an integer type's range (and NaN) it is NULL
     /// with `safe`, else a fault. To Boolean: whether it is not zero.
     Cast {
         /// TRY_CAST.
@@ -120,6 +120,9 @@ impl FloatFn {
 /// Whether [`FloatFn::Cast`] goes from one type to the other.
 pub(crate) fn is_castable(from: ValueType, to: ValueType) -> bool {
     let plain = |ty| is_integer(ty) || ty == ValueType::Boolean;
+    if from == ValueType::Float16 {
+        return is_float(to);
+    }
     match (is_float(from), is_float(to)) {
         (true, true) => from != to,
         (true, false) => plain(to),
@@ -214,6 +217,12 @@ impl Emitter<'_> {
 
     fn float_cast(&mut self, e: &Node, to: ValueType, safe: bool) -> Node {
         let args = std::slice::from_ref(e);
+        if e.ty == ValueType::Float16 {
+            let single = format!("fb_widen16({})", e.value);
+            let value = if to == ValueType::Float32 { single } else { format!("fb_widen({single})") };
+            let condition = (!NAN_BITS_KNOWN).then(|| format!("({} & 0x7fffu) > 0x7c00u", e.value));
+            return self.finished(&value, condition, args, to);
+        }
         if !is_float(e.ty) {
             return self.finished(&from_integer(e, to), None, args, to);
         }

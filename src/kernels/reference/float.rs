@@ -152,6 +152,23 @@ fn large_quotient(a: f64, b: f64) -> bool {
 
 fn cast(value: i128, from: ValueType, to: ValueType, safe: bool) -> Result<Scalar, Fault> {
     let float = |ty| matches!(ty, ValueType::Float32 | ValueType::Float64);
+    if from == ValueType::Float16 {
+        let half = value as u64;
+        let (sign, fraction) = ((half & 0x8000) << 48, half & 0x3ff);
+        let magnitude = match (half >> 10) & 0x1f {
+            0x1f if fraction == 0 => f64::INFINITY.bits(),
+            0x1f if NAN_BITS_KNOWN => (0x7ff8 << 48) | (fraction << 42),
+            0x1f => return Err(Fault),
+            0 => (fraction as f64 * 2f64.powi(-24)).bits(),
+            exponent => ((exponent + 1008) << 52) | (fraction << 42),
+        };
+        let wide = i128::from(sign | magnitude);
+        return if to == ValueType::Float64 {
+            Ok(Some(wide))
+        } else {
+            cast(wide, ValueType::Float64, to, safe)
+        };
+    }
     if !float(from) {
         // Rust rounds integers to nearest, ties to even.
         let bits = if to == ValueType::Float32 { (value as f32).bits() } else { (value as f64).bits() };

@@ -1,8 +1,9 @@
 //! Comparisons, IS [NOT] DISTINCT FROM and IN.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
-use arrow::datatypes::DataType;
+use arrow::datatypes::{ArrowPrimitiveType, DataType, Float16Type};
 use datafusion::common::ScalarValue;
 use datafusion::logical_expr::Operator;
 use datafusion::physical_expr::PhysicalExpr;
@@ -32,7 +33,7 @@ impl Lowering {
             op => return Err(self.unsupported(expr, &format!("the operator {op} has no GPU counterpart"))),
         };
         if let Some(op) = compare
-            && let Some(folded) = self.single_against_double(op, binary)
+            && let Some(folded) = self.narrow_against_literal(op, binary)
         {
             return folded;
         }
@@ -120,48 +121,68 @@ impl Lowering {
         Ok(lowered)
     }
 
-    /// `CAST(single AS DOUBLE) < literal`, which is how DataFusion compares a FLOAT column with a literal, as a
-    /// comparison of singles with the equivalent bound. `None` when the comparison has another form.
-    fn single_against_double(&mut self, op: CompareOp, binary: &BinaryExpr) -> Option<Lowered> {
-        let (single, bound, op) = match (self.single(binary.left()), double(binary.right())) {
-            (Some(single), Some(bound)) => (single, bound, op),
-            _ => (self.single(binary.right())?, double(binary.left())?, mirrored(op)),
+    /// `CAST(narrow AS DOUBLE) < literal`, which is how DataFusion compares a FLOAT column with a literal, as a comparison of
+    /// narrow floats with the equivalent bound. `None` when the comparison has another form.
+    fn narrow_against_literal(&mut self, op: CompareOp, binary: &BinaryExpr) -> Option<Lowered> {
+        let sides = |narrow, literal| {
+            let (operand, ty, to) = self.narrow(narrow)?;
+            Some((operand, ty, number(literal, &to)?))
         };
-        let (op, bound) = match single_bound(op, bound) {
-            Some(comparison) => comparison,
-            None => return Some(self.never_or_always_equal(op, &single)),
+        let (operand, ty, bound, op) = match sides(binary.left(), binary.right()) {
+            Some((operand, ty, bound)) => (operand, ty, bound, op),
+            None => {
+                let (operand, ty, bound) = sides(binary.right(), binary.left())?;
+                (operand, ty, bound, mirrored(op))
+            }
         };
-        Some(self.compare_single(op, &single, bound))
+        Some(self.compare_narrow(op, &operand, ty, bound))
     }
 
-    fn compare_single(&mut self, op: CompareOp, single: &Arc<dyn PhysicalExpr>, bound: f32) -> Lowered {
-        let left = self.lower(single)?;
-        let right = self.literal(ScalarValue::Float32(Some(bound)), ValueType::Float32);
-        Ok(Arc::new(Expr::Compare { op, left, right }))
+    /// The operator alone decides about the expression's form, so that other literals find the same kernel.
+    fn compare_narrow(
+        &mut self,
+        op: CompareOp,
+        operand: &Arc<dyn PhysicalExpr>,
+        ty: Narrow,
+        bound: f64,
+    ) -> Lowered {
+        let left = self.lower(operand)?;
+        let mut side = |(op, rank)| {
+            let (bound, bound_type) = ty.literal(rank);
+            let right = self.literal(bound, bound_type);
+            Arc::new(Expr::Compare { op, left: Arc::clone(&left), right })
+        };
+        let sides = narrow_bounds(op, ty, bound).map(|bound| bound.map(&mut side));
+        Ok(match sides {
+            [Some(least), Some(most)] if op == CompareOp::NotEq => {
+                Arc::new(Expr::Not(Arc::new(Expr::And(least, most))))
+            }
+            [Some(least), Some(most)] => Arc::new(Expr::And(least, most)),
+            [Some(side), None] | [None, Some(side)] => side,
+            [None, None] => return Err(Declined),
+        })
     }
 
-    /// `=` or `<>` with a double that no single equals: false or true, but NULL where the single is NULL.
-    fn never_or_always_equal(&mut self, op: CompareOp, single: &Arc<dyn PhysicalExpr>) -> Lowered {
-        let value = self.lower(single)?;
-        let op = if op == CompareOp::Eq { CompareOp::NotEq } else { CompareOp::Eq };
-        Ok(Arc::new(Expr::Compare { op, left: Arc::clone(&value), right: value }))
-    }
-
-    /// The FLOAT operand of a cast to DOUBLE.
-    fn single(&mut self, expr: &Arc<dyn PhysicalExpr>) -> Option<Arc<dyn PhysicalExpr>> {
+    /// The operand of a cast that widens floats, and the types before and after.
+    fn narrow(&self, expr: &Arc<dyn PhysicalExpr>) -> Option<(Arc<dyn PhysicalExpr>, Narrow, DataType)> {
         let cast = expr.downcast_ref::<CastExpr>()?;
-        let from: Result<DataType, Declined> = cast.expr().data_type(&self.schema).map_err(|_| Declined);
-        (*cast.cast_type() == DataType::Float64 && from == Ok(DataType::Float32))
-            .then(|| Arc::clone(cast.expr()))
+        let ty = match (cast.expr().data_type(&self.schema).ok()?, cast.cast_type()) {
+            (DataType::Float16, DataType::Float32 | DataType::Float64) => Narrow::Half,
+            (DataType::Float32, DataType::Float64) => Narrow::Single,
+            _ => return None,
+        };
+        Some((Arc::clone(cast.expr()), ty, cast.cast_type().clone()))
     }
 }
 
-/// The value of a DOUBLE literal that is not NaN, whose bits a cast from FLOAT would change.
-fn double(expr: &Arc<dyn PhysicalExpr>) -> Option<f64> {
-    match expr.downcast_ref::<Literal>()?.value() {
-        ScalarValue::Float64(Some(value)) if !value.is_nan() => Some(*value),
-        _ => None,
-    }
+/// The value of a literal of the float type `ty` that is not NaN, whose bits a cast would change.
+fn number(expr: &Arc<dyn PhysicalExpr>, ty: &DataType) -> Option<f64> {
+    let value = match (expr.downcast_ref::<Literal>()?.value(), ty) {
+        (ScalarValue::Float64(Some(value)), DataType::Float64) => *value,
+        (ScalarValue::Float32(Some(value)), DataType::Float32) => f64::from(*value),
+        _ => return None,
+    };
+    (!value.is_nan()).then_some(value)
 }
 
 /// The operator for swapped sides.
@@ -175,20 +196,75 @@ fn mirrored(op: CompareOp) -> CompareOp {
     }
 }
 
-/// The comparison of singles that is equivalent to `f64::from(x) op bound`; `None` for `=` and `<>` with a double
-/// between two singles.
-pub(super) fn single_bound(op: CompareOp, bound: f64) -> Option<(CompareOp, f32)> {
-    #[expect(clippy::cast_possible_truncation, reason = "the rounded neighbour is what is wanted")]
-    let near = bound as f32;
-    if f64::from(near) == bound {
-        return Some((op, near));
+/// Floats of fewer bits than a double, by their ranks in the order in which DataFusion compares: -0 and +0 have one, and NaNs are the
+/// ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Narrow {
+    Half,
+    Single,
+}
+
+type Half = <Float16Type as ArrowPrimitiveType>::Native;
+
+impl Narrow {
+    /// The rank of a number next to `number`, or of the number itself.
+    fn near(self, number: f64) -> i32 {
+        let (bits, top) = match self {
+            Narrow::Half => (u32::from(Half::from_f64(number).to_bits()), 1 << 15),
+            #[expect(clippy::cast_possible_truncation, reason = "the rounded neighbour is what is wanted")]
+            Narrow::Single => ((number as f32).to_bits(), 1 << 31),
+        };
+        let magnitude = (bits & (top - 1)).cast_signed();
+        if bits & top == 0 { magnitude } else { -magnitude }
     }
-    // The largest single below the bound and the smallest above it; infinities count as singles.
-    let (below, above) =
-        if f64::from(near) < bound { (near, near.next_up()) } else { (near.next_down(), near) };
+
+    fn bits(self, rank: i32) -> u32 {
+        let top = match self {
+            Narrow::Half => 1 << 15,
+            Narrow::Single => 1 << 31,
+        };
+        if rank < 0 { top | rank.unsigned_abs() } else { rank.unsigned_abs() }
+    }
+
+    /// The float of this rank.
+    pub(super) fn literal(self, rank: i32) -> (ScalarValue, ValueType) {
+        match self {
+            // A rank has no more bits than its type.
+            Narrow::Half => {
+                let half = Half::from_bits(self.bits(rank) as u16);
+                (ScalarValue::Float16(Some(half)), ValueType::Float16)
+            }
+            Narrow::Single => {
+                (ScalarValue::Float32(Some(f32::from_bits(self.bits(rank)))), ValueType::Float32)
+            }
+        }
+    }
+
+    fn double(self, rank: i32) -> f64 {
+        match self {
+            Narrow::Half => Half::from_bits(self.bits(rank) as u16).to_f64(),
+            Narrow::Single => f32::from_bits(self.bits(rank)).into(),
+        }
+    }
+}
+
+/// The ranks between which `f64::from(x) op bound` holds; for `<>`, between which it does not.
+pub(super) fn narrow_bounds(op: CompareOp, ty: Narrow, bound: f64) -> [Option<(CompareOp, i32)>; 2] {
+    let near = ty.near(bound);
+    // The smallest that is not below the bound, and the largest that is not above.
+    // A sum with +0 is never -0.
+    let (from, to) = match ty.double(near).total_cmp(&(bound + 0.0)) {
+        Ordering::Less => (near + 1, near),
+        Ordering::Equal => (near, near),
+        Ordering::Greater => (near, near - 1),
+    };
+    let least = |rank| Some((CompareOp::GtEq, rank));
+    let most = |rank| Some((CompareOp::LtEq, rank));
     match op {
-        CompareOp::Lt | CompareOp::LtEq => Some((CompareOp::LtEq, below)),
-        CompareOp::Gt | CompareOp::GtEq => Some((CompareOp::GtEq, above)),
-        CompareOp::Eq | CompareOp::NotEq => None,
+        CompareOp::Lt => [None, most(from - 1)],
+        CompareOp::LtEq => [None, most(to)],
+        CompareOp::Gt => [least(to + 1), None],
+        CompareOp::GtEq => [least(from), None],
+        CompareOp::Eq | CompareOp::NotEq => [least(from), most(to)],
     }
 }

@@ -32,6 +32,7 @@ use crate::error::{GpuError, GpuResult};
 use crate::kernels::expr::{Expr, ValueType};
 use crate::kernels::program::{Program, Segment, tables_of};
 use crate::kernels::reduce::{AggregateSpec, AggregateState, FloatWindows, ReduceResult, reduce_in};
+use crate::kernels::table_copy_bytes;
 use crate::memory::batch::GpuBatch;
 use crate::memory::launch::LaunchScope;
 use crate::memory::upload::staging_bytes;
@@ -378,7 +379,8 @@ impl ReducePlan {
         let tables = batch.table_bytes(&self.tables);
         let uploaded = |bytes: u64| bytes.saturating_add(staging_bytes(bytes));
         // The kernel has a copy of the tables.
-        uploaded(columns).saturating_add(uploaded(tables)).saturating_add(tables)
+        let copy = table_copy_bytes(&self.program, self.needed.len(), &self.tables, tables);
+        uploaded(columns).saturating_add(uploaded(tables)).saturating_add(copy)
     }
 
     async fn reduce(&self, scope: &LaunchScope, batch: &GpuBatch) -> GpuResult<ReduceResult> {

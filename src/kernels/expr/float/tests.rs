@@ -301,6 +301,19 @@ async fn square_roots_on_the_device() {
     }
 }
 
+/// All of them, against what DataFusion makes of them.
+#[tokio::test]
+async fn halves_widened_on_the_device() {
+    let scope = scope(&device());
+    let halves: Vec<Scalar> = (0..1i128 << 16).map(Some).chain([None]).collect();
+    let data = [array_of(Float16, &halves).expect("array")];
+    let outputs = FLOATS.map(|ty| to(ty, Float16, false));
+    for output in &outputs {
+        assert_eq!(oracle::compare(output, 0, &[], &data), Vec::<usize>::new(), "a fault");
+    }
+    assert_values(&scope, &[], &outputs, &data).await;
+}
+
 #[tokio::test]
 async fn integers_to_floats_on_the_device() {
     let scope = scope(&device());

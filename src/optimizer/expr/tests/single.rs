@@ -1,8 +1,10 @@
-//! FLOAT columns against DOUBLE literals.
+//! Columns of halves and singles against wider literals.
 
-use arrow::array::{ArrayRef, Float32Array, RecordBatch};
+use arrow::array::{ArrayRef, AsArray, Float16Array, Float32Array, RecordBatch};
+use arrow::compute::{and, not};
+use arrow::datatypes::{ArrowPrimitiveType, Float16Type};
 
-use super::super::compare::single_bound;
+use super::super::compare::{Narrow, narrow_bounds};
 use super::*;
 
 /// Singles at the edges: zeros, denormals, infinities, NaNs of both signs, and neighbours of the bounds below.
@@ -30,17 +32,38 @@ fn singles() -> Vec<f32> {
     ]
 }
 
+/// Every half, and the singles; the same values in a column of their type.
+fn narrow_columns() -> [(Narrow, ArrayRef); 2] {
+    let halves = (0..=u16::MAX).map(<Float16Type as ArrowPrimitiveType>::Native::from_bits);
+    [
+        (Narrow::Half, Arc::new(Float16Array::from_iter_values(halves))),
+        (Narrow::Single, Arc::new(Float32Array::from(singles()))),
+    ]
+}
+
 #[test]
-fn single_against_double_agrees_with_datafusion() {
-    let array: ArrayRef = Arc::new(Float32Array::from(singles()));
-    let batch = RecordBatch::try_from_iter([("x", array)]).unwrap();
-    let x = || col("x", &batch.schema()).unwrap();
-    let evaluate = |left, op, right| {
-        let expr = BinaryExpr::new(left, op, right);
-        expr.evaluate(&batch).unwrap().into_array(batch.num_rows()).unwrap()
-    };
-    let bounds =
-        [0.1, -0.1, 0.0, -0.0, 1.0, 1e-60, -1e-60, 1e300, -1e300, f64::INFINITY, 16_777_217.0, 3.5e38];
+fn narrow_floats_against_literals_agree_with_datafusion() {
+    let bounds = [
+        0.1,
+        -0.1,
+        0.0,
+        -0.0,
+        1.0,
+        1e-60,
+        -1e-60,
+        1e300,
+        -1e300,
+        f64::INFINITY,
+        f64::NEG_INFINITY,
+        16_777_217.0,
+        3.5e38,
+        65_504.0,
+        65_519.0,
+        65_520.0,
+        -65_536.0,
+        3e-8,
+        6.1e-5,
+    ];
     let operators = [
         (Operator::Eq, CompareOp::Eq),
         (Operator::NotEq, CompareOp::NotEq),
@@ -49,25 +72,32 @@ fn single_against_double_agrees_with_datafusion() {
         (Operator::Gt, CompareOp::Gt),
         (Operator::GtEq, CompareOp::GtEq),
     ];
-    for bound in bounds {
-        for (operator, op) in operators {
-            let cast = Arc::new(CastExpr::new(x(), DataType::Float64, None));
-            let wanted = evaluate(cast, operator, lit(bound));
-            let got = match single_bound(op, bound) {
-                Some((op, bound)) => {
+    for (ty, array) in narrow_columns() {
+        let batch = RecordBatch::try_from_iter([("x", array)]).unwrap();
+        let x = || col("x", &batch.schema()).unwrap();
+        let evaluate = |left, op, right| {
+            let expr = BinaryExpr::new(left, op, right);
+            let values = expr.evaluate(&batch).unwrap().into_array(batch.num_rows()).unwrap();
+            values.as_boolean().clone()
+        };
+        for bound in bounds {
+            for (operator, op) in operators {
+                let cast = Arc::new(CastExpr::new(x(), DataType::Float64, None));
+                let wanted = evaluate(cast, operator, lit(bound));
+                let sides = narrow_bounds(op, ty, bound).into_iter().flatten().map(|(op, rank)| {
                     let operator = operators.iter().find(|(_, o)| *o == op).unwrap().0;
-                    evaluate(x(), operator, lit(bound))
-                }
-                None if op == CompareOp::Eq => evaluate(x(), Operator::NotEq, x()),
-                None => evaluate(x(), Operator::Eq, x()),
-            };
-            assert_eq!(&got, &wanted, "x {operator} {bound:e}");
+                    evaluate(x(), operator, lit(ty.literal(rank).0))
+                });
+                let got = sides.reduce(|a, b| and(&a, &b).unwrap()).unwrap();
+                let got = if op == CompareOp::NotEq { not(&got).unwrap() } else { got };
+                assert_eq!(got, wanted, "{ty:?} {operator} {bound:e}");
+            }
         }
     }
 }
 
 #[test]
-fn single_against_double_is_lowered_on_singles() {
+fn narrow_floats_against_literals_are_lowered_on_their_type() {
     let (expr, params) = taken("f32 > 0.1");
     let Expr::Compare { op: CompareOp::GtEq, left, right } = expr.as_ref() else { panic!("{expr:?}") };
     assert_eq!(*left, column("f32"));
@@ -79,7 +109,16 @@ fn single_against_double_is_lowered_on_singles() {
     );
     let (mirrored, _) = taken("0.1 < f32");
     assert_eq!(mirrored, expr);
-    let (never, params) = taken("f32 = 0.1");
-    assert_eq!(*never, Expr::Compare { op: CompareOp::NotEq, left: column("f32"), right: column("f32") });
-    assert!(params.sources.is_empty());
+    // Whatever the literal, the expression is the same.
+    for (one, others) in [
+        ("f32 > 0.1", ["f32 > 0.5", "f32 > -0.0", "f32 > 1e300"]),
+        ("f32 < 0.1", ["f32 < 0.5", "f32 < 0.0", "f32 < -1e300"]),
+        ("f32 = 0.1", ["f32 = 0.5", "f32 = 0.0", "f32 = 1e300"]),
+        ("f32 <> 0.1", ["f32 <> 0.5", "f32 <> 0.0", "f32 <> 1e300"]),
+    ] {
+        let expr = taken(one).0;
+        for other in others {
+            assert_eq!(taken(other).0, expr, "{other}");
+        }
+    }
 }

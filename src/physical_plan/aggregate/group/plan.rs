@@ -11,6 +11,7 @@ use crate::kernels::expr::dag::id;
 use crate::kernels::expr::{Expr, Interner, ValueType};
 use crate::kernels::group_by::{GroupBy, GroupHint, GroupResult, SummedFloats, group_by, group_by_bytes};
 use crate::kernels::program::{Program, Segment, columns_of, tables_of};
+use crate::kernels::table_copy_bytes;
 use crate::memory::batch::GpuBatch;
 use crate::memory::launch::LaunchScope;
 use crate::memory::upload::staging_bytes;
@@ -117,7 +118,8 @@ impl GroupPlan {
         let sets = self.sets.iter().zip(hints);
         let groups = sets.map(|((_, by), hint)| group_by_bytes(&self.program, by, source.rows(), hint)).max();
         // Two kernels have a copy of the tables each.
-        let tables = uploaded(tables).saturating_add(tables.saturating_mul(2));
+        let copy = table_copy_bytes(&self.program, self.needed.len(), &self.tables, tables);
+        let tables = uploaded(tables).saturating_add(copy.saturating_mul(2));
         uploaded(columns).saturating_add(tables).saturating_add(groups.unwrap_or(0))
     }
 

@@ -50,7 +50,12 @@ fn physical(expr: &Expr, places: i32, data: &[ArrayRef]) -> Arc<dyn PhysicalExpr
 }
 
 /// The twin and DataFusion on rows where the twin has no fault. Gives how many had one.
-fn compare(expr: &Arc<Expr>, places: i32, params: &[(ValueType, Scalar)], data: &[ArrayRef]) -> Vec<usize> {
+pub(super) fn compare(
+    expr: &Arc<Expr>,
+    places: i32,
+    params: &[(ValueType, Scalar)],
+    data: &[ArrayRef],
+) -> Vec<usize> {
     let count = data[0].len();
     let (good, bad): (Vec<usize>, Vec<usize>) =
         (0..count).partition(|&row| twin(expr, params, data, row).is_ok());
