@@ -171,7 +171,7 @@ pub enum StateValues {
 /// States of one aggregate, one a group.
 #[derive(Debug, Clone)]
 pub struct GroupStates {
-    /// Contributing rows.
+    /// Contributing rows; of aggregates that do not tell their number ([`AggregateKind::tells_rows`]), 1 where there are any.
     pub counts: Vec<u64>,
     /// Values.
     pub values: StateValues,

@@ -102,6 +102,24 @@ impl AggregateKind {
         AggregateState::new(0, 0)
     }
 
+    /// Whether a state of groups tells how many rows contributed; else it tells whether there are any.
+    pub fn tells_rows(&self) -> bool {
+        match self {
+            AggregateKind::CountRows
+            | AggregateKind::Count
+            | AggregateKind::SumDecimal
+            | AggregateKind::SumFloat
+            | AggregateKind::SumAsFloat64 => true,
+            AggregateKind::SumInt
+            | AggregateKind::Min
+            | AggregateKind::Max
+            | AggregateKind::BitAnd
+            | AggregateKind::BitOr
+            | AggregateKind::BitXor
+            | AggregateKind::FirstRow(_) => false,
+        }
+    }
+
     /// Whether DataFusion rounds its own state to a double.
     pub fn is_rounded(&self) -> bool {
         matches!(self, AggregateKind::SumFloat | AggregateKind::SumAsFloat64)

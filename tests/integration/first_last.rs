@@ -231,3 +231,32 @@ async fn inputs_in_order() -> TestResult {
     }
     Ok(())
 }
+
+/// Of rows that tie the first is taken, also where they lie in different batches: one partition's batches come in its order.
+#[tokio::test(flavor = "multi_thread")]
+async fn ties_of_one_partition() -> TestResult {
+    let dir = tempfile::tempdir()?;
+    write_files(dir.path(), 1, 9_001)?;
+    let gpu = Gpu::new(1).await?;
+    register_files(&gpu.ctx, "t", dir.path()).await?;
+    gpu.set("batch_rows", "100").await?;
+    let plain = cpu(1);
+    register_files(&plain, "t", dir.path()).await?;
+    for sql in [
+        "SELECT k % 4, first_value(id ORDER BY v % 2), first_value(s ORDER BY k % 3 DESC) FROM t GROUP BY k % 4",
+        "SELECT s, first_value(id ORDER BY d > 0 NULLS FIRST), count(*) FROM t GROUP BY s",
+        "SELECT first_value(id ORDER BY v % 3), first_value(d ORDER BY s DESC) FROM t WHERE v > 100",
+    ] {
+        let want = run(&plain, sql).await?;
+        for exchanges in ["'collapse'", "'keep'"] {
+            gpu.set("exchanges", exchanges).await?;
+            for _ in 0..5 {
+                let ran = gpu.run(sql).await?;
+                assert_eq!(ran.rows, want.rows, "{exchanges} {sql}\n{}", ran.plan);
+                on_the_device(sql, &ran);
+                assert!(ran.gpu_batches >= 80, "{sql}: {ran:?}");
+            }
+        }
+    }
+    gpu.settled().await
+}

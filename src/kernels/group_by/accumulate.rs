@@ -23,6 +23,8 @@ pub(super) enum Bits {
 pub(super) enum Fold {
     /// Number of rows, one word.
     Count,
+    /// 1 where there is a row, one word.
+    Seen,
     /// Sum modulo 2^(32 `words`), of values that had 2^`bias` added to them where there is a bias; else `signed` tells whether the top
     /// bit is a sign.
     Sum { words: u32, bias: Option<u8>, signed: bool },
@@ -129,8 +131,8 @@ pub(super) struct Accumulator {
     pub fold: Fold,
     /// First word among the record's accumulators.
     pub at: u32,
-    /// Accumulator of the rows that contribute.
-    pub count: usize,
+    /// Accumulator of the rows that contribute, which a bias needs.
+    pub count: Option<usize>,
     /// Type of the argument; of sums, that of the state.
     pub ty: ValueType,
     /// Class of the result.
@@ -219,6 +221,15 @@ impl Accumulator {
                 let rows = words.first().map_or("1u", String::as_str);
                 let _ = writeln!(text, "atomicAdd(&{name}[{}], {rows});", at(0));
             }
+            Fold::Seen => {
+                let seen = words.first().map_or("1u", String::as_str);
+                // Most rows find it set, and a load is cheaper than an atomic change.
+                let (load, store) = (format!("atomicLoad(&{name}[{}])", at(0)), at(0));
+                let _ = writeln!(
+                    text,
+                    "if ({seen} != 0u && {load} == 0u) {{ atomicStore(&{name}[{store}], 1u); }}"
+                );
+            }
             Fold::Sum { words: width, .. } => {
                 let mut carry = "0u".to_owned();
                 for word in 0..*width {
@@ -303,7 +314,7 @@ impl Accumulator {
         let load = |word: u32| format!("table[{}]", memory.index("record", word));
         let at = |word: u32| load(self.at + word);
         match &self.fold {
-            Fold::Count => format!("let value = {};", at(0)),
+            Fold::Count | Fold::Seen => format!("let value = {};", at(0)),
             Fold::Sum { words, bias, signed } => {
                 let mut parts: Vec<String> = (0..*words).map(|word| format!("u64({})", at(word))).collect();
                 let fill = match *signed && bias.is_none() && *words < 4 {
@@ -378,7 +389,9 @@ impl Accumulator {
     /// Class of `value` as [`Self::result`] declares it.
     pub fn result_class(&self) -> Class {
         match (&self.fold, self.class) {
-            (Fold::Count, _) | (Fold::Extreme { .. } | Fold::Bits { .. }, Class::Bool) => Class::U32,
+            (Fold::Count | Fold::Seen, _) | (Fold::Extreme { .. } | Fold::Bits { .. }, Class::Bool) => {
+                Class::U32
+            }
             (Fold::Sum { .. }, Class::I64) => Class::U64,
             (_, class) => class,
         }

@@ -1,6 +1,6 @@
 //! Gathers a grouping's keys and accumulators, and writes its two row kernels.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt::Write;
 use std::sync::Arc;
 
@@ -28,6 +28,15 @@ pub(super) struct Function {
     /// Of its order key, or, of `nan`, of its bits as those of a double that is a NaN.
     pub class: Class,
     nan: bool,
+}
+
+/// An aggregate's argument.
+struct Argument<'a> {
+    /// Type of the state.
+    ty: Option<ValueType>,
+    arg: Option<(&'a Arc<Expr>, Node)>,
+    /// Condition of a contributing row.
+    counted: String,
 }
 
 /// What [`Builder::parts`] finds beside the updates.
@@ -92,8 +101,15 @@ impl<'a> Builder<'a> {
         }
         let (keys, key, faults) = keys::emit(&mut self.emitter, &by.keys, self.columns)?;
         self.faults.push((selected.clone(), faults));
-        let places = by.aggregates.iter().enumerate();
-        let places = places.map(|(number, spec)| self.aggregate(number, spec, &selected));
+        let prepared = by.aggregates.iter().map(|spec| self.prepare(spec, &selected));
+        let prepared = prepared.collect::<GpuResult<Vec<_>>>()?;
+        let numbered = by.aggregates.iter().zip(&prepared).filter(|(spec, _)| spec.kind.tells_rows());
+        let numbered: HashSet<String> = numbered.map(|(_, argument)| argument.counted.clone()).collect();
+        let places = by.aggregates.iter().zip(prepared).enumerate().map(|(number, (spec, argument))| {
+            let count = self.count(&argument.counted, &selected, &numbered);
+            let value = self.aggregate(number, spec, argument, count)?;
+            Ok(Place { count, value, tells_rows: spec.kind.tells_rows() })
+        });
         let places = places.collect::<GpuResult<Vec<_>>>()?;
         let fault = self.fault();
         Ok(Parts { keys, key, places, selected, fault })
@@ -110,7 +126,8 @@ impl<'a> Builder<'a> {
         name
     }
 
-    fn aggregate(&mut self, number: usize, spec: &AggregateSpec, selected: &str) -> GpuResult<Place> {
+    /// Computes an aggregate's argument, and which rows contribute.
+    fn prepare<'b>(&mut self, spec: &'b AggregateSpec, selected: &str) -> GpuResult<Argument<'b>> {
         let ty = state_type(spec)?;
         let mut counted = selected.to_owned();
         if let Some(filter) = &spec.filter {
@@ -130,16 +147,39 @@ impl<'a> Builder<'a> {
                 counted = self.both(&counted, valid);
             }
         }
-        let count = self.accumulators.len();
-        let count = self.add(Fold::Count, (ValueType::UInt32, Class::U32), count, &[], "", &counted);
-        let value = match (arg, ty) {
+        Ok(Argument { ty, arg, counted })
+    }
+
+    /// The accumulator that counts the rows of a condition, where some aggregate tells their number, or else notes that there are some;
+    /// none where all rows of a group are meant.
+    fn count(&mut self, counted: &str, selected: &str, numbered: &HashSet<String>) -> Option<usize> {
+        let word = (ValueType::UInt32, Class::U32);
+        match numbered.contains(counted) {
+            true => Some(self.add(Fold::Count, word, None, &[], "", counted)),
+            false if counted == selected => None,
+            false => Some(self.add(Fold::Seen, word, None, &[], "", counted)),
+        }
+    }
+
+    /// The accumulator of an aggregate's value, where it has one.
+    fn aggregate(
+        &mut self,
+        number: usize,
+        spec: &AggregateSpec,
+        Argument { ty, arg, counted }: Argument<'_>,
+        count: Option<usize>,
+    ) -> GpuResult<Option<usize>> {
+        let count =
+            count.filter(|count| self.accumulators.get(*count).is_some_and(|acc| acc.fold == Fold::Count));
+        match (arg, ty) {
             (Some((expr, node)), _) if spec.kind == AggregateKind::SumFloat => {
-                Some(self.float_sum(number, expr, &node, count, &counted)?)
+                self.float_sum(number, expr, &node, &counted).map(Some)
             }
-            (Some((expr, node)), Some(ty)) => Some(self.value(spec.kind, expr, &node, ty, count, &counted)?),
-            _ => None,
-        };
-        Ok(Place { count, value })
+            (Some((expr, node)), Some(ty)) => {
+                self.value(spec.kind, expr, &node, ty, count, &counted).map(Some)
+            }
+            _ => Ok(None),
+        }
     }
 
     fn value(
@@ -148,7 +188,7 @@ impl<'a> Builder<'a> {
         expr: &Arc<Expr>,
         arg: &Node,
         ty: ValueType,
-        count: usize,
+        count: Option<usize>,
         counted: &str,
     ) -> GpuResult<usize> {
         if kind == AggregateKind::SumAsFloat64 && !is_integer(arg.ty) {
@@ -156,34 +196,34 @@ impl<'a> Builder<'a> {
         }
         Ok(match kind {
             AggregateKind::SumInt => {
-                let (words, bias) = biased(arg, false);
+                let (words, bias) = biased(arg, false, count.is_some());
                 let fold = Fold::Sum { words: 2, bias, signed: true };
                 self.add(fold, (ty, Class::I64), count, &words, "", counted)
             }
             AggregateKind::SumAsFloat64 => self.rounded_sum(arg, ty, count, counted),
             AggregateKind::Min | AggregateKind::Max => {
                 self.see_floats(arg, counted);
-                self.extreme(kind == AggregateKind::Min, expr, arg, count, counted)
+                self.extreme(kind == AggregateKind::Min, expr, arg, counted)
             }
-            AggregateKind::FirstRow(order) => self.first(order, expr, arg, count, counted),
-            AggregateKind::BitAnd => self.bits(Bits::And, arg, count, counted),
-            AggregateKind::BitOr => self.bits(Bits::Or, arg, count, counted),
-            AggregateKind::BitXor => self.bits(Bits::Xor, arg, count, counted),
+            AggregateKind::FirstRow(order) => self.first(order, expr, arg, counted),
+            AggregateKind::BitAnd => self.bits(Bits::And, arg, counted),
+            AggregateKind::BitOr => self.bits(Bits::Or, arg, counted),
+            AggregateKind::BitXor => self.bits(Bits::Xor, arg, counted),
             _ => self.sum(arg, ty, count, counted),
         })
     }
 
-    fn bits(&mut self, bits: Bits, arg: &Node, count: usize, counted: &str) -> usize {
+    fn bits(&mut self, bits: Bits, arg: &Node, counted: &str) -> usize {
         let words = sum_words(arg.class, &arg.value).into_iter();
         let words = words.map(|word| if bits == Bits::And { format!("~({word})") } else { word });
         let words: Vec<String> = words.map(|word| self.emitter.name(&word)).collect();
         let fold = Fold::Bits { words: words.len() as u32, bits };
-        self.add(fold, (arg.ty, arg.class), count, &words, "", counted)
+        self.add(fold, (arg.ty, arg.class), None, &words, "", counted)
     }
 
     /// Exact sum in as few words as 2^31 rows need.
-    fn sum(&mut self, arg: &Node, ty: ValueType, count: usize, counted: &str) -> usize {
-        let (words, bias) = biased(arg, true);
+    fn sum(&mut self, arg: &Node, ty: ValueType, count: Option<usize>, counted: &str) -> usize {
+        let (words, bias) = biased(arg, true, count.is_some());
         let signed = matches!(arg.class, Class::I32 | Class::I64 | Class::Wide);
         let width = match arg.class {
             Class::Wide => 4,
@@ -196,7 +236,7 @@ impl<'a> Builder<'a> {
         self.add(Fold::Sum { words: width, bias, signed }, (ty, Class::Wide), count, &words, "", counted)
     }
 
-    fn rounded_sum(&mut self, arg: &Node, ty: ValueType, count: usize, counted: &str) -> usize {
+    fn rounded_sum(&mut self, arg: &Node, ty: ValueType, count: Option<usize>, counted: &str) -> usize {
         if arg.bits <= 53 {
             return self.sum(arg, ty, count, counted);
         }
@@ -208,7 +248,7 @@ impl<'a> Builder<'a> {
         self.sum(&Node { value, class: Class::Wide, bits: 66, ..arg.clone() }, ty, count, counted)
     }
 
-    fn extreme(&mut self, min: bool, expr: &Arc<Expr>, arg: &Node, count: usize, counted: &str) -> usize {
+    fn extreme(&mut self, min: bool, expr: &Arc<Expr>, arg: &Node, counted: &str) -> usize {
         let top = |text: &str| format!("({text}) ^ 0x80000000u");
         let key = match (arg.ty, arg.class) {
             (ValueType::Float16 | ValueType::Float32, _) => {
@@ -224,17 +264,17 @@ impl<'a> Builder<'a> {
         };
         if let Some(key) = key {
             let key = self.emitter.name(&if min { format!("~({key})") } else { key });
-            return self.add(Fold::Extreme { min }, (arg.ty, arg.class), count, &[key], "", counted);
+            return self.add(Fold::Extreme { min }, (arg.ty, arg.class), None, &[key], "", counted);
         }
         let (value, class) = match arg.ty {
             ValueType::Float64 => (self.emitter.key(arg, false), Class::I64),
             _ => (arg.value.clone(), arg.class),
         };
         let function = self.function(Function { expr: Arc::clone(expr), class, nan: false });
-        self.add(Fold::Best { min, function }, (arg.ty, arg.class), count, &[], &value, counted)
+        self.add(Fold::Best { min, function }, (arg.ty, arg.class), None, &[], &value, counted)
     }
 
-    fn first(&mut self, order: RowOrder, expr: &Arc<Expr>, arg: &Node, count: usize, counted: &str) -> usize {
+    fn first(&mut self, order: RowOrder, expr: &Arc<Expr>, arg: &Node, counted: &str) -> usize {
         let (value, class) = match arg.class {
             Class::Bool => (format!("select(0u, 1u, {})", arg.value), Class::U32),
             class => (arg.value.clone(), class),
@@ -242,7 +282,7 @@ impl<'a> Builder<'a> {
         let function = self.function(Function { expr: Arc::clone(expr), class, nan: false });
         let fold = Fold::First { order, function, nullable: arg.valid.is_some() };
         let valid: Vec<String> = arg.valid.iter().cloned().collect();
-        self.add(fold, (ValueType::UInt32, Class::U32), count, &valid, &value, counted)
+        self.add(fold, (ValueType::UInt32, Class::U32), None, &valid, &value, counted)
     }
 
     /// The number of an argument function.
@@ -260,7 +300,6 @@ impl<'a> Builder<'a> {
         aggregate: usize,
         expr: &Arc<Expr>,
         arg: &Node,
-        count: usize,
         counted: &str,
     ) -> GpuResult<usize> {
         let key = (arg.value.clone(), counted.to_owned());
@@ -274,7 +313,7 @@ impl<'a> Builder<'a> {
         let nan = self.known.special.then(|| self.function(nan));
         let fold = FloatFold { number: self.sums.len(), width, limbs: window.limbs, nan };
         self.sums.push(window);
-        let known = self.add(Fold::Float(fold), (arg.ty, arg.class), count, &[], &arg.value, counted);
+        let known = self.add(Fold::Float(fold), (arg.ty, arg.class), None, &[], &arg.value, counted);
         self.sum_memo.insert(key, known);
         Ok(known)
     }
@@ -303,7 +342,7 @@ impl<'a> Builder<'a> {
         &mut self,
         fold: Fold,
         (ty, class): (ValueType, Class),
-        count: usize,
+        count: Option<usize>,
         words: &[String],
         value: &str,
         counted: &str,
@@ -425,8 +464,16 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// A value as the words that are added, and the exponent of the power of two that was added to make it positive.
-fn biased(arg: &Node, wide: bool) -> (Vec<String>, Option<u8>) {
+/// A value as the words that are added, and the exponent of the power of two that was added to make it positive. Without a number of
+/// rows there is none, and the sign goes into the next word.
+fn biased(arg: &Node, wide: bool, numbered: bool) -> (Vec<String>, Option<u8>) {
+    if !numbered {
+        let mut words = sum_words(arg.class, &arg.value);
+        if arg.class == Class::I32 {
+            words.push(format!("bitcast<u32>({} >> 31u)", arg.value));
+        }
+        return (words, None);
+    }
     let top = |text: &str| vec![format!("({text}) ^ 0x80000000u")];
     match arg.class {
         Class::I32 => (top(&format!("bitcast<u32>({})", arg.value)), Some(31)),

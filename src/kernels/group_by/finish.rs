@@ -15,6 +15,7 @@ use crate::memory::{BindingKind, ShaderSource};
 use super::accumulate::{Accumulator, Fold, Memory, sum_words};
 use super::float::Window;
 use super::keys::Keys;
+use super::plan::Place;
 use super::{GroupStates, StateValues};
 
 /// Slots that a workgroup gathers at a time.
@@ -66,7 +67,7 @@ pub(super) fn emit_function(keys: &Keys, accumulators: &[Accumulator], table: Me
             );
             region += count;
         } else {
-            let count = accumulators.get(acc.count).map_or(acc.at, |count| count.at);
+            let count = acc.count.and_then(|count| accumulators.get(count)).map_or(acc.at, |count| count.at);
             let _ = writeln!(text, "        {}", acc.result(table, count));
             put(&mut text, &mut region, &sum_words(acc.result_class(), "value"));
         }
@@ -190,7 +191,9 @@ impl<'a> Regions<'a> {
                     let groups = words.chunks_exact(float.result_words() as usize);
                     Accumulated::Sums(groups.map(|words| window.read(words)).collect())
                 }
-                Fold::Count => Accumulated::Counts(words(bytes).into_iter().map(u64::from).collect()),
+                Fold::Count | Fold::Seen => {
+                    Accumulated::Counts(words(bytes).into_iter().map(u64::from).collect())
+                }
                 _ => Accumulated::Values(array(acc.ty, acc.class, bytes, self.groups, None)?),
             })
         });
@@ -210,14 +213,16 @@ fn missing(what: &str) -> GpuError {
 }
 
 impl Accumulated {
-    /// States of an aggregate out of its accumulators' results.
-    pub fn states(results: &[Accumulated], count: usize, value: Option<usize>) -> GpuResult<GroupStates> {
+    /// States of an aggregate of `groups` groups out of its accumulators' results.
+    pub fn states(results: &[Accumulated], place: &Place, groups: usize) -> GpuResult<GroupStates> {
         let missing = || missing("an accumulator has no result");
-        let counts = match results.get(count) {
-            Some(Accumulated::Counts(counts)) => counts.clone(),
-            _ => return Err(missing()),
+        let counts = match place.count.map(|count| results.get(count)) {
+            None => vec![1; groups],
+            Some(Some(Accumulated::Counts(counts))) if place.tells_rows => counts.clone(),
+            Some(Some(Accumulated::Counts(counts))) => counts.iter().map(|count| (*count).min(1)).collect(),
+            Some(_) => return Err(missing()),
         };
-        let values = match value.map(|at| results.get(at)) {
+        let values = match place.value.map(|at| results.get(at)) {
             None => StateValues::None,
             Some(Some(Accumulated::Values(array))) => StateValues::Array(std::sync::Arc::clone(array)),
             Some(Some(Accumulated::Sums(sums))) => StateValues::Exact(sums.clone()),

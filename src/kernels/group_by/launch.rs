@@ -254,8 +254,8 @@ impl<'a> Launch<'a> {
         let mut regions = Regions::new(bytes, cap, status.groups);
         let keys = regions.keys(&self.plan.keys)?;
         let results = regions.results(&self.plan.accumulators, &self.plan.sums)?;
-        let states =
-            self.plan.places.iter().map(|place| Accumulated::states(&results, place.count, place.value));
+        let places = self.plan.places.iter();
+        let states = places.map(|place| Accumulated::states(&results, place, status.groups));
         Ok(GroupResult {
             groups: status.groups,
             keys,

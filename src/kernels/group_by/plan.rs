@@ -47,8 +47,10 @@ pub(super) mod status {
 /// Where an aggregate's state is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place {
-    /// Accumulator of the contributing rows.
-    pub count: usize,
+    /// Accumulator of the contributing rows, or of whether there are any; every row of a group contributes where there is none.
+    pub count: Option<usize>,
+    /// Whether the state tells how many rows contribute.
+    pub tells_rows: bool,
     /// Accumulator of the value.
     pub value: Option<usize>,
 }

@@ -13,7 +13,7 @@ use futures::FutureExt;
 use futures::future::{BoxFuture, Either, join, select};
 use futures::stream::{self, StreamExt};
 use parking_lot::Mutex;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use crate::config::FallbackScope;
 use crate::kernels::group_by::{FloatFlags, GroupHint, GroupResult};
@@ -46,14 +46,18 @@ pub(super) async fn collect(
 ) -> Result<SendableRecordBatchStream> {
     let op = GroupOp::of(&node)?;
     let (sender, states) = mpsc::channel(WAITING);
+    let one_input = inputs.len() == 1;
     let island = IslandRun::new(&node, Arc::clone(&run), inputs);
     let island = if op.orders_floats() { island.always_again() } else { island };
     let job = Arc::new(Job::new(&node, &run));
+    // Of rows that are equal in ORDER BY, that of the first state is taken.
+    let turns = (op.finds_rows() && one_input).then(Arc::<Turns>::default);
     let work = {
         let (job, sender) = (Arc::clone(&job), sender.clone());
         move |batch, chain| {
             let (job, sender) = (Arc::clone(&job), sender.clone());
-            async move { job.add(batch, chain, sender).await }
+            let turn = turns.as_ref().map(|turns| turns.next());
+            async move { job.add(batch, chain, sender, turn).await }
         }
     };
     let drive = {
@@ -124,6 +128,23 @@ async fn send(sender: &mpsc::Sender<RecordBatch>, states: Vec<RecordBatch>) -> R
     Ok(())
 }
 
+/// Lets batches send their states in the order in which they were read.
+#[derive(Default)]
+struct Turns(Mutex<Option<oneshot::Receiver<()>>>);
+
+/// A batch's turn, which begins when that before it has ended, and ends when it is dropped.
+struct Turn {
+    before: Option<oneshot::Receiver<()>>,
+    _end: oneshot::Sender<()>,
+}
+
+impl Turns {
+    fn next(&self) -> Turn {
+        let (end, next) = oneshot::channel();
+        Turn { before: self.0.lock().replace(next), _end: end }
+    }
+}
+
 /// The run, shared by the tasks of its input partitions.
 struct Job {
     node: Arc<GpuExec>,
@@ -174,6 +195,7 @@ impl Job {
         batch: GpuBatch,
         chain: Arc<RowLocalChain>,
         sender: mpsc::Sender<RecordBatch>,
+        mut turn: Option<Turn>,
     ) -> Result<(), Stop> {
         let states = self.group(batch, &chain).await?;
         if states.iter().any(|batch| batch.num_rows() > 0) {
@@ -184,6 +206,10 @@ impl Job {
                 let values = batch.columns().iter().map(|column| ScalarValue::try_from_array(column, 0));
                 bounds.publish_some(&values.collect::<Result<Vec<_>>>()?)?;
             }
+        }
+        if let Some(before) = turn.as_mut().and_then(|turn| turn.before.take()) {
+            // An error says that it was dropped, which ends its turn as well.
+            let _ = before.await;
         }
         Ok(send(&sender, states).await?)
     }

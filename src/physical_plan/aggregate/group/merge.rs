@@ -13,7 +13,7 @@ use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{ExecutionPlan, PlanProperties};
 use futures::stream::{self, StreamExt};
-use tokio::sync::mpsc;
+use tokio::sync::{Mutex, mpsc};
 
 use super::super::super::replay::{ReplayExec, ReplaySlot};
 use super::super::super::run::RunContext;
@@ -52,13 +52,26 @@ pub(super) async fn merge(
     }
     let all_at_once = !op.has_groups() || (ended && rows <= ROWS_OF_ONE_TASK);
     let partitions = if all_at_once { 1 } else { run.task().session_config().target_partitions().max(1) };
-    let tail = stream::unfold(states, |mut states| async { Some((states.recv().await?, states)) });
     let at_a_time = run.task().session_config().batch_size().clamp(1, ROWS_AT_A_TIME);
-    let tail = tail.flat_map(move |batch| stream::iter(pieces(&batch, at_a_time)));
-    let tail = RecordBatchStreamAdapter::new(Arc::clone(&op.state_schema), tail);
     let batches = batches.iter().flat_map(|batch| pieces(batch, at_a_time)).collect::<Result<Vec<_>>>()?;
-    let slot = ReplaySlot { batches, tail: Some(Box::pin(tail)), memory: Some(memory) };
-    let leaf = ReplayExec::over(one_partition(op), vec![slot]);
+    // Whoever merges hashes every row again: several tasks do that, where the order of states does not count.
+    let readers = if op.is_final() && !op.finds_rows() { partitions } else { 1 };
+    let states = Arc::new(Mutex::new(states));
+    let mut slots: Vec<ReplaySlot> = (0..readers)
+        .map(|_| {
+            let tail = stream::unfold(Arc::clone(&states), |states| async {
+                let batch = states.lock().await.recv().await?;
+                Some((batch, states))
+            });
+            let tail = tail.flat_map(move |batch| stream::iter(pieces(&batch, at_a_time)));
+            let tail = RecordBatchStreamAdapter::new(Arc::clone(&op.state_schema), tail);
+            ReplaySlot { batches: vec![], tail: Some(Box::pin(tail)), memory: None }
+        })
+        .collect();
+    if let Some(first) = slots.first_mut() {
+        (first.batches, first.memory) = (batches, Some(memory));
+    }
+    let leaf = ReplayExec::over(partitions_of_states(op, readers), slots);
     let mut groups = op.merge_plan(Arc::new(leaf), partitions)?.execute(0, Arc::clone(run.task()))?;
     let first = groups.next().await;
     let schema = groups.schema();
@@ -70,10 +83,10 @@ fn pieces(batch: &RecordBatch, rows: usize) -> Vec<Result<RecordBatch>> {
     starts.map(|at| Ok(batch.slice(at, rows.min(batch.num_rows() - at)))).collect()
 }
 
-fn one_partition(op: &GroupOp) -> Arc<PlanProperties> {
+fn partitions_of_states(op: &GroupOp, partitions: usize) -> Arc<PlanProperties> {
     Arc::new(PlanProperties::new(
         EquivalenceProperties::new(Arc::clone(&op.state_schema)),
-        Partitioning::UnknownPartitioning(1),
+        Partitioning::UnknownPartitioning(partitions),
         EmissionType::Incremental,
         Boundedness::Bounded,
     ))

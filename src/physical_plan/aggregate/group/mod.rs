@@ -207,6 +207,11 @@ impl GroupOp {
         self.aggregates.iter().any(|spec| matches!(spec.kind, AggregateKind::FirstRow(_)))
     }
 
+    /// Whether it makes values of the states.
+    fn is_final(&self) -> bool {
+        matches!(self.output, AggregateOutputMode::Final)
+    }
+
     /// False without GROUP BY, when all rows are one group.
     fn has_groups(&self) -> bool {
         !self.group.is_true_no_grouping()
