@@ -9,7 +9,11 @@ use datafusion::physical_expr::expressions::UnKnownColumn;
 use datafusion::physical_optimizer::sanity_checker::check_plan_sanity;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::execution_plan::replace_children_if_necessary;
+use datafusion::physical_plan::filter::FilterExec;
+use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::repartition::RepartitionExec;
+use datafusion::physical_plan::sorts::sort::SortExec;
+use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, Partitioning};
 
 use crate::physical_plan::{GpuExec, Query, Template};
@@ -46,7 +50,7 @@ type Converted = Result<Arc<dyn ExecutionPlan>, Failed>;
 /// # Errors
 /// Those of rebuilding nodes, of DataFusion's sanity check, and when schema or partitioning would change.
 pub(crate) fn convert(tagged: &Tagged, config: &ConfigOptions, query: &Arc<Query>) -> Converted {
-    let plan = rebuild(tagged, 0, query, false)?;
+    let plan = rebuild(tagged, 0, query, Above { gpu: false, keyed: false })?;
     check(&plan, config)?;
     let original = &tagged.nodes[0].plan;
     if plan.schema() != original.schema() {
@@ -63,25 +67,44 @@ fn check(plan: &Arc<dyn ExecutionPlan>, config: &ConfigOptions) -> Result<(), Fa
     check_plan_sanity(plan, &config.optimizer).map_err(|error| Failed::at(plan, &error))
 }
 
-/// The node and what is below it; `below_gpu` if the node above runs on the GPU.
-fn rebuild(tagged: &Tagged, id: usize, query: &Arc<Query>, below_gpu: bool) -> Converted {
-    let inputs = |ids: &[usize], below_gpu: bool| {
-        ids.iter().map(|id| rebuild(tagged, *id, query, below_gpu)).collect::<Result<Vec<_>, _>>()
+/// What is known of the nodes above one.
+#[derive(Debug, Clone, Copy)]
+struct Above {
+    /// The next runs on the GPU.
+    gpu: bool,
+    /// Some may rely on rows of equal keys being in one partition.
+    keyed: bool,
+}
+
+impl Above {
+    /// The same for the inputs of a CPU node.
+    fn inputs_of(self, plan: &Arc<dyn ExecutionPlan>, gpu: bool) -> Self {
+        let ends = plan.is::<SortPreservingMergeExec>() || plan.is::<CoalescePartitionsExec>();
+        let passes_on = plan.is::<SortExec>() || plan.is::<ProjectionExec>() || plan.is::<FilterExec>();
+        Above { gpu, keyed: !ends && (self.keyed || !passes_on) }
+    }
+}
+
+/// The node and what is below it.
+fn rebuild(tagged: &Tagged, id: usize, query: &Arc<Query>, above: Above) -> Converted {
+    let inputs = |ids: &[usize], above: Above| {
+        ids.iter().map(|id| rebuild(tagged, *id, query, above)).collect::<Result<Vec<_>, _>>()
     };
     let node = &tagged.nodes[id];
     let failed = |error: DataFusionError| Failed::at(&node.plan, &error);
     let Verdict::Gpu(proposal) = &node.verdict else {
-        let seen_through = below_gpu && GpuExec::passes_on(&node.plan);
-        let mut children = inputs(&node.children, seen_through)?;
+        let seen_through = above.gpu && GpuExec::passes_on(&node.plan);
+        let below = above.inputs_of(&node.plan, seen_through);
+        let mut children = inputs(&node.children, below)?;
         if !seen_through && !node.plan.is::<CoalescePartitionsExec>() {
             let originals = node.children.iter().map(|child| &tagged.nodes[*child].plan);
             let restored = children.into_iter().zip(originals);
-            let restored = restored.map(|(child, original)| restore(child, original));
+            let restored = restored.map(|(child, original)| restore(child, original, below.keyed));
             children = restored.collect::<Result<_>>().map_err(failed)?;
         }
         return replace_children_if_necessary(Arc::clone(&node.plan), children).map_err(failed);
     };
-    let children = inputs(tagged.inputs(id), true)?;
+    let children = inputs(tagged.inputs(id), Above { gpu: true, keyed: true })?;
     let template = Template::chain(&node.plan, proposal.nodes).map_err(failed)?;
     let try_over = |children| {
         GpuExec::try_new(Arc::clone(&proposal.op), template.clone(), children, Arc::clone(query))
@@ -93,7 +116,7 @@ fn rebuild(tagged: &Tagged, id: usize, query: &Arc<Query>, below_gpu: bool) -> C
         let children = plan.children().into_iter().map(to_host);
         plan = try_over(children.collect::<Result<_>>().map_err(failed)?)?;
     }
-    Ok(Arc::new(plan.below_gpu(below_gpu)))
+    Ok(Arc::new(plan.below_gpu(above.gpu)))
 }
 
 /// `plan`, whose rows the GPU node above takes from the host.
@@ -109,10 +132,12 @@ fn to_host(plan: &Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
 }
 
 /// `plan` in the partitions that `original` had: a GPU node gives one partition where it stands for an exchange too, and CPU nodes
-/// above were planned on several.
+/// above were planned on several. Which rows come into which of them matters only where those rely on their keys; hashing
+/// takes long where one task does it.
 fn restore(
     plan: Arc<dyn ExecutionPlan>,
     original: &Arc<dyn ExecutionPlan>,
+    keyed: bool,
 ) -> Result<Arc<dyn ExecutionPlan>> {
     let (ours, theirs) = (plan.output_partitioning(), original.output_partitioning());
     let partitions = theirs.partition_count();
@@ -124,6 +149,7 @@ fn restore(
     }
     let partitioning = match theirs {
         Partitioning::UnknownPartitioning(_) => Partitioning::RoundRobinBatch(partitions),
+        _ if !keyed => Partitioning::RoundRobinBatch(partitions),
         // A projection left a key out: nobody above can ask for it.
         Partitioning::Hash(keys, _) if keys.iter().any(|key| key.is::<UnKnownColumn>()) => {
             Partitioning::RoundRobinBatch(partitions)

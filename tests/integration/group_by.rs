@@ -405,6 +405,49 @@ async fn cardinalities() -> TestResult {
     gpu.settled().await
 }
 
+/// Nearly as many groups as rows, where the device has too little memory for their tables, and where the CPU's merge has to spill:
+/// batches are cut or fall back, and no group is lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_groups_in_little_memory() -> TestResult {
+    const ROWS: i64 = 200_000;
+    let scramble = |row: i64| row.wrapping_mul(0x9e37_79b9_7f4a_7c15_u64.cast_signed()) >> 3;
+    // Beside the many groups, one with most of the rows.
+    let key = |row: i64| if row % 10 < 3 { scramble(row) } else { 42 };
+    let skewed = Int64Array::from_iter_values((0..ROWS).map(key));
+    let keys = Int64Array::from_iter_values((0..ROWS).map(|row| scramble(row % 150_000)));
+    let values = Int64Array::from_iter((0..ROWS).map(|row| (row % 7 != 0).then_some(row)));
+    let columns: [(&str, ArrayRef); 3] =
+        [("k", Arc::new(keys)), ("h", Arc::new(skewed)), ("v", Arc::new(values))];
+    let off = cpu(2);
+    in_memory(&off, &columns)?;
+    // Bytes of the device and of DataFusion's pool, and whether every batch fits.
+    for (device, pool, fits) in
+        [("'1MiB'", None, false), ("'16MiB'", None, true), ("'1GiB'", Some(6 << 20), true)]
+    {
+        let gpu = match pool {
+            None => Gpu::new(2).await?,
+            // With one partition the merge needs no exchange.
+            Some(bytes) => Gpu::within(1, bytes).await?,
+        };
+        in_memory(&gpu.ctx, &columns)?;
+        gpu.set("memory_limit", device).await?;
+        gpu.set("batch_rows", "50000").await?;
+        for sql in [
+            "SELECT k, count(*), sum(v), max(v) FROM f GROUP BY k",
+            "SELECT h, count(v), sum(k) FROM f GROUP BY h",
+            "SELECT DISTINCT k, v FROM f",
+        ] {
+            let (want, ran) = (run(&off, sql).await?, gpu.run(sql).await?);
+            assert!(ran.rows == want.rows, "{device}: {sql}");
+            assert!(ran.nodes.iter().any(|node| node == "GpuAggregateExec"), "{sql}: {}", ran.plan);
+            assert!(!fits || (ran.gpu_batches > 0 && ran.cpu_batches == 0), "{device}: {sql}: {ran:?}");
+            assert!(fits || ran.splits + ran.cpu_batches > 0, "{device}: {sql}: {ran:?}");
+        }
+        gpu.settled().await?;
+    }
+    Ok(())
+}
+
 /// The queries of TPC-H that are about groups.
 #[tokio::test(flavor = "multi_thread")]
 async fn tpch() -> TestResult {

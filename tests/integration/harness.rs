@@ -9,6 +9,8 @@ use datafusion::arrow::array::{
     ArrayRef, Date32Array, Decimal128Array, Float64Array, Int32Array, Int64Array, RecordBatch, StringArray,
 };
 use datafusion::arrow::util::display::{ArrayFormatter, FormatOptions};
+use datafusion::execution::memory_pool::GreedyMemoryPool;
+use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::parquet::arrow::ArrowWriter;
 use datafusion::parquet::file::properties::WriterProperties;
 use datafusion::physical_plan::{ExecutionPlan, collect, displayable};
@@ -63,9 +65,20 @@ impl Gpu {
         Self::over(GpuRuntime::over(device.with_caps(caps)), partitions).await
     }
 
+    /// The same in a session whose memory pool has so many bytes.
+    pub async fn within(partitions: usize, bytes: usize) -> TestResult<Self> {
+        let pool = Arc::new(GreedyMemoryPool::new(bytes));
+        let env = RuntimeEnvBuilder::new().with_memory_pool(pool).build_arc()?;
+        let config = SessionConfig::new().with_target_partitions(partitions);
+        Self::with(GpuRuntime::new(), SessionContext::new_with_config_rt(config, env)).await
+    }
+
     async fn over(runtime: Arc<GpuRuntime>, partitions: usize) -> TestResult<Self> {
+        Self::with(runtime, cpu(partitions)).await
+    }
+
+    async fn with(runtime: Arc<GpuRuntime>, ctx: SessionContext) -> TestResult<Self> {
         let device = runtime.select(&any_adapter())?;
-        let ctx = cpu(partitions);
         register_gpu_runtime(&ctx, Arc::clone(&runtime))?;
         let gpu = Gpu { ctx, runtime, device };
         for (option, value) in [
