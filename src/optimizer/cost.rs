@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Schema};
+use datafusion::common::JoinType;
 use datafusion::common::stats::Precision;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::physical_expr::PhysicalExpr;
@@ -15,6 +16,7 @@ use datafusion::physical_expr::utils::collect_columns;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::aggregates::AggregateExec;
 use datafusion::physical_plan::filter::FilterExec;
+use datafusion::physical_plan::joins::{HashJoinExec, SortMergeJoinExec};
 use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 
@@ -139,6 +141,71 @@ fn uploaded_bytes(ty: &DataType) -> f64 {
         DataType::Decimal128(precision, _) if *precision <= 18 => 8.0,
         ty => ty.primitive_width().map_or(4.0, |width| width as f64),
     }
+}
+
+/// Rows that `plan` is expected to give, from its statistics: the row count, or else bytes over the width of a row.
+pub(crate) fn estimated_rows(plan: &dyn ExecutionPlan, context: &StatisticsContext) -> Option<u64> {
+    let statistics = context.compute(plan, &StatisticsArgs::new()).ok()?;
+    if let Precision::Exact(rows) | Precision::Inexact(rows) = statistics.num_rows {
+        return u64::try_from(rows).ok();
+    }
+    let (Precision::Exact(bytes) | Precision::Inexact(bytes)) = statistics.total_byte_size else {
+        return None;
+    };
+    let schema = plan.schema();
+    // 16 bytes stand for a value of variable width.
+    let width: usize = schema.fields().iter().map(|f| f.data_type().primitive_width().unwrap_or(16)).sum();
+    u64::try_from(bytes / width.max(1)).ok()
+}
+
+/// Rows that joins are expected to give, as a number of rows without filters and the share that filters keep of them. DataFusion multiplies
+/// the sides where it knows little of their keys. Here one side is taken to have the other's keys once, so that there are as many rows
+/// as the larger side has, and of these what the filters of both sides keep. `None` where there is no join.
+pub(crate) fn joined(plan: &Arc<dyn ExecutionPlan>, context: &StatisticsContext) -> Option<(f64, f64)> {
+    let leaf = |plan: &Arc<dyn ExecutionPlan>| Some((estimated_rows(plan.as_ref(), context)? as f64, 1.0));
+    let side = |plan: &Arc<dyn ExecutionPlan>| joined(plan, context).or_else(|| unjoined(plan, context));
+    match plan.children()[..] {
+        [input] if plan.is::<AggregateExec>() => {
+            joined(input, context)?;
+            leaf(plan)
+        }
+        [input] => {
+            let (rows, share) = joined(input, context)?;
+            Some((rows, share * selectivity(plan, rows, context)))
+        }
+        [left, right] => {
+            let (left, right) = (side(left)?, side(right)?);
+            let hash = plan.downcast_ref::<HashJoinExec>().map(|join| *join.join_type());
+            let kind = hash.or_else(|| Some(plan.downcast_ref::<SortMergeJoinExec>()?.join_type()));
+            Some(match kind? {
+                JoinType::Inner => (left.0.max(right.0), left.1 * right.1),
+                JoinType::LeftSemi | JoinType::LeftAnti | JoinType::LeftMark => left,
+                JoinType::RightSemi | JoinType::RightAnti | JoinType::RightMark => right,
+                JoinType::Left | JoinType::Right | JoinType::Full => {
+                    ((left.0 * left.1).max(right.0 * right.1), 1.0)
+                }
+            })
+        }
+        _ => None,
+    }
+}
+
+/// The same below which there is no join.
+fn unjoined(plan: &Arc<dyn ExecutionPlan>, context: &StatisticsContext) -> Option<(f64, f64)> {
+    match plan.children()[..] {
+        [input] if !plan.is::<AggregateExec>() => {
+            let (rows, share) = unjoined(input, context)?;
+            Some((rows, share * selectivity(plan, rows, context)))
+        }
+        _ => Some((estimated_rows(plan.as_ref(), context)? as f64, 1.0)),
+    }
+}
+
+/// The share of rows that a node keeps: of a filter whose columns' bounds are not known, DataFusion's default.
+fn selectivity(plan: &Arc<dyn ExecutionPlan>, rows: f64, context: &StatisticsContext) -> f64 {
+    let Some(filter) = plan.downcast_ref::<FilterExec>() else { return 1.0 };
+    let kept = kept(filter, rows, context) / rows.max(1.0);
+    if kept < 1.0 { kept } else { f64::from(filter.default_selectivity()) / 100.0 }
 }
 
 /// Rows that a filter is expected to keep of `rows`: what DataFusion says where it knows the bounds of the predicate's columns; else

@@ -1,14 +1,12 @@
 //! Second pass: islands. Neighbouring supported nodes are priced together and kept or given up together.
 
-use datafusion::common::stats::Precision;
-use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::aggregates::AggregateExec;
 use datafusion::physical_plan::filter::FilterExec;
-use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
+use datafusion::physical_plan::statistics::StatisticsContext;
 
 use crate::config::{GpuOptions, Placement};
 
-use super::cost::{Cost, Machine, groups, kept};
+use super::cost::{Cost, Machine, estimated_rows, groups, joined, kept};
 use super::reason::Reason;
 use super::tag::{Tagged, Verdict};
 
@@ -134,6 +132,7 @@ fn flow(
         Verdict::Transparent => &tagged.nodes[id].children,
         Verdict::Covered | Verdict::Cpu(_) => {
             let rows = estimated_rows(plan.as_ref(), statistics).unwrap_or_default() as f64;
+            let rows = joined(plan, statistics).map_or(rows, |(joined, share)| rows.min(joined * share));
             cost.add_input(&plan.schema(), rows, machine);
             return rows;
         }
@@ -177,21 +176,6 @@ fn trim(tagged: &mut Tagged, island: &[usize]) {
             tagged.nodes[*id].verdict = Verdict::Cpu(vec![Reason::NothingToCompute]);
         }
     }
-}
-
-/// Rows that `plan` is expected to give, from its statistics: the row count, or else bytes over the width of a row.
-fn estimated_rows(plan: &dyn ExecutionPlan, context: &StatisticsContext) -> Option<u64> {
-    let statistics = context.compute(plan, &StatisticsArgs::new()).ok()?;
-    if let Precision::Exact(rows) | Precision::Inexact(rows) = statistics.num_rows {
-        return u64::try_from(rows).ok();
-    }
-    let (Precision::Exact(bytes) | Precision::Inexact(bytes)) = statistics.total_byte_size else {
-        return None;
-    };
-    let schema = plan.schema();
-    // 16 bytes stand for a value of variable width.
-    let width: usize = schema.fields().iter().map(|f| f.data_type().primitive_width().unwrap_or(16)).sum();
-    u64::try_from(bytes / width.max(1)).ok()
 }
 
 /// Leaves every node of an island on the CPU.

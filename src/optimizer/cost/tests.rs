@@ -106,6 +106,32 @@ async fn filters_keep_what_their_bounds_say() {
     }
 }
 
+/// Of a key and the rows that refer to it, what the filters of both sides keep.
+#[tokio::test]
+async fn joins_give_what_their_larger_side_has() {
+    let ctx = SessionContext::new_with_config(SessionConfig::new().with_target_partitions(1));
+    for (table, rows) in [("facts", 10_000), ("keys", 1_000)] {
+        let ddl = format!(
+            "CREATE TABLE {table} AS SELECT value % 1000 AS k, value AS v FROM generate_series(1, {rows})"
+        );
+        ctx.sql(&ddl).await.unwrap();
+    }
+    let rows = async |from: &str| {
+        let sql = format!("SELECT * FROM {from}");
+        let plan = ctx.sql(&sql).await.unwrap().create_physical_plan().await.unwrap();
+        joined(&plan, &StatisticsContext::new()).map(|(rows, share)| (rows * share).round())
+    };
+    assert_eq!(rows("facts WHERE v < 7").await, None);
+    assert_eq!(rows("facts JOIN keys ON facts.k = keys.k").await, Some(10_000.0));
+    assert_eq!(rows("keys JOIN facts ON facts.k = keys.k WHERE facts.v < 7").await, Some(2_000.0));
+    assert_eq!(
+        rows("keys JOIN facts ON facts.k = keys.k WHERE facts.v < 7 AND keys.v < 7").await,
+        Some(400.0)
+    );
+    assert_eq!(rows("facts WHERE k IN (SELECT k FROM keys)").await, Some(10_000.0));
+    assert_eq!(rows("facts LEFT JOIN keys ON facts.k = keys.k").await, Some(10_000.0));
+}
+
 #[tokio::test]
 async fn islands_that_would_be_slower_stay() {
     let sql = "SELECT flag, sum(price) FROM t WHERE day < 500 GROUP BY flag";

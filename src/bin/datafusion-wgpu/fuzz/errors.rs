@@ -38,9 +38,10 @@ pub fn is_of_a_value(text: &str) -> bool {
     PARTS.iter().any(|part| text.contains(part))
 }
 
-/// Whether DataFusion's joins fail in this way when its memory pool is full: they execute their input a second time.
+/// Whether DataFusion's joins fail in this way when its memory pool is full: they execute their input a second time, which exchanges don't
+/// allow, and for which scans, whose files went to the first, have no rows.
 pub fn is_second_execution(text: &str) -> bool {
-    text.contains("partition not used yet")
+    text.contains("partition not used yet") || text.contains("Left side produced no data to spill")
 }
 
 /// What a filter inside of the Parquet reader raised, without what the reader puts around it.
