@@ -27,7 +27,7 @@ use arrow::error::ArrowError;
 use criterion::BenchmarkGroup;
 use criterion::measurement::WallTime;
 use datafusion_wgpu::error::GpuError;
-use datafusion_wgpu::kernels::expr::{ArithOp, CompareOp, Expr, ValueType};
+use datafusion_wgpu::kernels::expr::{ArithOp, CompareOp, DecimalFn, Expr, Function, ValueType};
 use datafusion_wgpu::kernels::group_by::{
     GroupBy, GroupHint, GroupKey, GroupResult, KeyRange, LimbRange, SummedFloats, group_by,
 };
@@ -52,7 +52,8 @@ fn column(index: usize, ty: ValueType) -> Arc<Expr> {
 
 fn arith(op: ArithOp, left: Arc<Expr>, right: Arc<Expr>, ty: (u8, i8)) -> Arc<Expr> {
     let ty = ValueType::Decimal { precision: ty.0, scale: ty.1 };
-    Arc::new(Expr::Arith { op, left, right, ty })
+    let function = Function::Decimal(DecimalFn::Arith(op));
+    Arc::new(Expr::Call { function, args: vec![left, right], ty })
 }
 
 fn aggregate(kind: AggregateKind, arg: Arc<Expr>) -> AggregateSpec {

@@ -34,7 +34,7 @@ use arrow::datatypes::{Decimal128Type, Int64Type};
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput};
 use datafusion_wgpu::error::{GpuError, GpuResult};
-use datafusion_wgpu::kernels::expr::{ArithOp, CompareOp, Expr, Scalar, ValueType};
+use datafusion_wgpu::kernels::expr::{ArithOp, CompareOp, DecimalFn, Expr, Function, Scalar, ValueType};
 use datafusion_wgpu::kernels::program::{ColumnShape, Program, Segment};
 use datafusion_wgpu::kernels::reduce::{AggregateKind, AggregateSpec, reduce};
 use datafusion_wgpu::kernels::reference;
@@ -120,7 +120,8 @@ fn q6() -> Program {
 
 fn product() -> Arc<Expr> {
     let (left, right) = (column(PRICE, MONEY), column(DISCOUNT, MONEY));
-    Arc::new(Expr::Arith { op: ArithOp::Mul, left, right, ty: PRODUCT })
+    let function = Function::Decimal(DecimalFn::Arith(ArithOp::Mul));
+    Arc::new(Expr::Call { function, args: vec![left, right], ty: PRODUCT })
 }
 
 fn aggregate(kind: AggregateKind, arg: Arc<Expr>) -> AggregateSpec {

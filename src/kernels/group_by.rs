@@ -237,9 +237,9 @@ pub fn state_type(spec: &AggregateSpec) -> GpuResult<Option<ValueType>> {
     let arg = match (&spec.arg, spec.kind) {
         (_, AggregateKind::CountRows) => return Ok(None),
         (Some(arg), _) => arg.value_type(),
-        (None, kind) => return Err(GpuError::Internal(format!("{kind:?} without an argument"))),
+        (None, kind) => return Err(GpuError::Internal(format!("{kind} without an argument"))),
     };
-    let unfit = || GpuError::Internal(format!("{:?} of {arg}", spec.kind));
+    let unfit = || GpuError::Internal(format!("{} over {arg}", spec.kind));
     Ok(match spec.kind {
         AggregateKind::CountRows | AggregateKind::Count => None,
         AggregateKind::SumFloat => match arg {

@@ -195,7 +195,8 @@ fn hash_rows(
 ) -> GpuResult<()> {
     let caps = scope.context.caps();
     check_bindings(plan.slots.len() as u32, caps)?;
-    let block = argument_block(&[segment.rows as u32, seed], &plan.columns, segment, &program.params)?;
+    let words = [segment.rows as u32, seed];
+    let block = argument_block(&words, &plan.columns, plan.tables, segment, &program.params)?;
     let args = argument_slices(scope, &[block])?;
     let [args] = args.as_slice() else {
         return Err(GpuError::Internal("an argument block is missing".to_owned()));

@@ -7,6 +7,7 @@ mod plan;
 mod tests;
 mod windows;
 
+use std::fmt;
 use std::sync::Arc;
 
 use tracing::Instrument;
@@ -93,6 +94,25 @@ impl AggregateState {
     /// A state without a sum of floats.
     pub fn new(count: u64, value: i128) -> Self {
         AggregateState { count, value, exact: ExactSum::new() }
+    }
+}
+
+impl fmt::Display for AggregateKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            AggregateKind::CountRows => "a count of rows",
+            AggregateKind::Count => "a count of values",
+            AggregateKind::SumInt => "a sum of integers",
+            AggregateKind::SumDecimal => "a sum of decimals",
+            AggregateKind::SumAsFloat64 => "a sum of integers as doubles",
+            AggregateKind::SumFloat => "a sum of floats",
+            AggregateKind::Min => "a minimum",
+            AggregateKind::Max => "a maximum",
+            AggregateKind::BitAnd => "the bits that all values have",
+            AggregateKind::BitOr => "the bits that some value has",
+            AggregateKind::BitXor => "the exclusive or of all values",
+            AggregateKind::FirstRow(_) => "the row that comes first",
+        })
     }
 }
 
@@ -255,7 +275,7 @@ pub async fn reduce_in(
         launches.push(Launch::new(scope, segment.rows, &plan, &caps)?);
         let mut own = vec![segment.rows as u32];
         own.extend(base_words(bases.iter().copied()));
-        blocks.push(argument_block(&own, &columns, segment, &program.params)?);
+        blocks.push(argument_block(&own, &columns, plan.tables, segment, &program.params)?);
     }
     let args = argument_slices(scope, &blocks)?;
 

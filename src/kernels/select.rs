@@ -200,9 +200,10 @@ impl<'a> Select<'a> {
         let Some((plan, mask, scan)) = &self.mask else {
             return Ok(());
         };
-        let args = self.arguments(&plan.columns, |work| vec![work.rows, work.tiles])?;
-        let first = self.arguments(&[], |work| vec![work.tiles, work.blocks, u32::from(work.blocks == 1)])?;
-        let second = self.arguments(&[], |work| vec![work.blocks, 1, 1])?;
+        let args = self.arguments(&plan.columns, plan.tables, |work| vec![work.rows, work.tiles])?;
+        let first =
+            self.arguments(&[], false, |work| vec![work.tiles, work.blocks, u32::from(work.blocks == 1)])?;
+        let second = self.arguments(&[], false, |work| vec![work.blocks, 1, 1])?;
         let fill = self.caps.reduce_workgroups.saturating_mul(4);
         let scans = || self.work.iter().filter_map(|work| work.scan.as_ref().map(|scan| (work, scan)));
         for (((work, buffers), args), pack) in scans().zip(&args).zip(packs) {
@@ -245,7 +246,7 @@ impl<'a> Select<'a> {
         let fill = self.caps.reduce_workgroups.saturating_mul(4);
         for (number, (plan, pipeline)) in self.gathers.iter().enumerate() {
             let mut capacities = capacity.iter();
-            let args = self.arguments(&plan.columns, |work| {
+            let args = self.arguments(&plan.columns, plan.tables, |work| {
                 let rows = capacities.next().copied().unwrap_or(0);
                 vec![work.rows, work.tiles, region_words(rows)]
             })?;
@@ -280,16 +281,17 @@ impl<'a> Select<'a> {
         self.work.iter().map(|work| pack(self.scope, encoder, columns, work.segment)).collect()
     }
 
-    /// One argument block a segment for a kernel over `columns`, with these own words.
+    /// One argument block a segment for a kernel over `columns`, with these own words; `tables` says whether it reads some.
     fn arguments(
         &self,
         columns: &[ColumnShape],
+        tables: bool,
         mut own: impl FnMut(&Work<'_>) -> Vec<u32>,
     ) -> GpuResult<Vec<BufferSlice>> {
         let blocks = self
             .work
             .iter()
-            .map(|work| argument_block(&own(work), columns, work.segment, &self.program.params))
+            .map(|work| argument_block(&own(work), columns, tables, work.segment, &self.program.params))
             .collect::<GpuResult<Vec<_>>>()?;
         argument_slices(self.scope, &blocks)
     }

@@ -13,7 +13,7 @@ use std::ops::Range;
 
 use crate::error::GpuResult;
 use crate::memory::pool::size_class;
-use crate::memory::{BindingKind, BufferSlice, ColumnRepr, ShaderSource};
+use crate::memory::{BindingKind, BufferSlice, ShaderSource};
 
 use super::expr::{Emitter, INVALID_NAN, PARAM_WORDS, Scalar, ValueType, arg_load, element, fetch_index};
 use super::program::{ColumnShape, Program, Segment};
@@ -175,7 +175,7 @@ pub(crate) fn argument_words(columns: usize, params: usize, tables: usize) -> us
     MASKS_AT + 3 * columns + 5 * params + 2 * tables
 }
 
-/// Device bytes that a kernel's argument block takes with a copy of its tables, of `bytes` bytes, behind it; 0 without tables, since
+/// Device bytes that a kernel's argument block takes with a copy of its tables, of `bytes` bytes together, behind it; 0 without tables, since
 /// blocks then share a buffer.
 pub(crate) fn table_copy_bytes(
     program: &Program,
@@ -258,11 +258,12 @@ fn head(own: &[u32]) -> Vec<u32> {
     words
 }
 
-/// The argument block of one segment: `own` are words 1 and following. Tables come along where the kernel may read some: by codes,
-/// or by search.
+/// The argument block of one segment: `own` are words 1 and following. The tables come along where the kernel reads some, as
+/// [`reads_tables`] tells.
 pub(crate) fn argument_block(
     own: &[u32],
     columns: &[ColumnShape],
+    tables: bool,
     segment: &Segment,
     params: &[(ValueType, Scalar)],
 ) -> GpuResult<ArgumentBlock> {
@@ -280,8 +281,7 @@ pub(crate) fn argument_block(
     }
     let first = words.len();
     words.extend(segment.tables.places.iter().flatten());
-    let coded = columns.iter().any(|shape| shape.repr == ColumnRepr::Codes);
-    let tables = segment.tables.words.as_ref().filter(|_| coded || segment.tables.lists).cloned();
+    let tables = segment.tables.words.as_ref().filter(|_| tables).cloned();
     Ok(ArgumentBlock { places: first..words.len(), words, tables })
 }
 
@@ -391,6 +391,11 @@ fn packed_element(shape: &ColumnShape, at: usize, index: &str) -> String {
         Ok("vec2<u64>") => format!("vec2<u64>({}, {})", pair(4, 0), pair(4, 2)),
         _ => word(1, 0),
     }
+}
+
+/// Whether the kernel of an emitter that has emitted all of it reads look-up tables or lists.
+pub(crate) fn reads_tables(emitter: &Emitter<'_>) -> bool {
+    !emitter.tables.is_empty()
 }
 
 /// Module-scope variables of the parameters, and of the tables' places, that the row function reads from registers.

@@ -46,7 +46,7 @@ pub fn pack(
     }
     if u32::try_from(words.len()).is_err() {
         let (need, limit) = (words.len() as u64, u32::MAX.into());
-        return Err(GpuError::Limit { what: "words of a look-up table", need, limit, by_rows: true });
+        return Err(GpuError::Limit { what: "words of a look-up table", need, limit, by_rows: false });
     }
     Ok((words, values_at))
 }

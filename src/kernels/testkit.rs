@@ -7,7 +7,7 @@ use arrow::datatypes::{DataType, Field, Schema, TimeUnit};
 
 use crate::error::GpuResult;
 use crate::kernels::expr::{
-    ArithOp, CompareOp, Expr, ExtremeFn, Function, IntegerFn, Scalar, ValueType, Zone, check,
+    ArithOp, CompareOp, DecimalFn, Expr, ExtremeFn, Function, IntegerFn, Scalar, ValueType, Zone, check,
 };
 use crate::kernels::program::Segment;
 use crate::kernels::select::array_of;
@@ -249,8 +249,24 @@ pub(crate) fn cmp(op: CompareOp, left: Arc<Expr>, right: Arc<Expr>) -> Arc<Expr>
     Arc::new(Expr::Compare { op, left, right })
 }
 
+/// An exact cast of an integer, or a cast to a decimal.
 pub(crate) fn cast(expr: Arc<Expr>, to: ValueType) -> Arc<Expr> {
-    Arc::new(Expr::Cast { expr, to })
+    match to {
+        Decimal { .. } => decimal(DecimalFn::Cast { safe: false }, vec![expr], to),
+        _ => Arc::new(Expr::Cast { expr, to }),
+    }
+}
+
+pub(crate) fn negate(expr: Arc<Expr>) -> Arc<Expr> {
+    match expr.value_type() {
+        ty @ Decimal { .. } => decimal(DecimalFn::Negate, vec![expr], ty),
+        _ => Arc::new(Expr::Negate(expr)),
+    }
+}
+
+/// A function of the decimal family.
+pub(crate) fn decimal(function: DecimalFn, args: Vec<Arc<Expr>>, ty: ValueType) -> Arc<Expr> {
+    Arc::new(Expr::Call { function: Function::Decimal(function), args, ty })
 }
 
 pub(crate) fn extreme(function: ExtremeFn, args: Vec<Arc<Expr>>) -> Arc<Expr> {
@@ -276,7 +292,10 @@ pub(crate) fn arith(op: ArithOp, left: Arc<Expr>, right: Arc<Expr>) -> Arc<Expr>
         },
         (ty, _) => ty,
     };
-    Arc::new(Expr::Arith { op, left, right, ty })
+    match ty {
+        Decimal { .. } => decimal(DecimalFn::Arith(op), vec![left, right], ty),
+        _ => Arc::new(Expr::Arith { op, left, right, ty }),
+    }
 }
 
 pub(crate) const OPS: [CompareOp; 6] =
@@ -393,7 +412,7 @@ impl ExprGen<'_> {
         let Decimal { scale, .. } = ty else { return self.leaf(ty) };
         match self.rng.below(5) {
             0 => self.leaf(ty),
-            1 => Arc::new(Expr::Negate(self.expr(ty, depth - 1))),
+            1 => negate(self.expr(ty, depth - 1)),
             2 => {
                 let from = self.rng.pick(&[Int8, Int32, Int64, UInt32, UInt64]);
                 cast(self.expr(from, depth - 1), ty)

@@ -15,7 +15,8 @@ use super::column::DeviceTables;
 use super::dictionary;
 use super::launch::LaunchScope;
 use super::lookup::{self, Table, TableSpec};
-use super::upload::{Upload, column_arrays, opaque_bytes, upload_arrays, value_type};
+use super::pool::size_class;
+use super::upload::{Upload, column_arrays, upload_arrays, value_type, word_bytes};
 
 mod source;
 
@@ -214,12 +215,20 @@ impl GpuBatch {
         }
     }
 
-    /// Device bytes of `tables` as they are uploaded; each kernel that reads some has a copy behind its arguments.
-    pub fn table_bytes(&self, tables: &BTreeSet<usize>) -> u64 {
+    /// Bytes of `tables`, 0 without any. Each kernel that reads some has a copy of them behind its arguments.
+    pub fn table_len(&self, tables: &BTreeSet<usize>) -> u64 {
         let words = tables.iter().filter_map(|table| self.table_words(*table)).map(|(words, _)| words.len());
         match words.sum() {
             0 => 0,
-            words => opaque_bytes(words, true),
+            words => word_bytes(words),
+        }
+    }
+
+    /// Device bytes of `tables` as they are uploaded.
+    pub fn table_bytes(&self, tables: &BTreeSet<usize>) -> u64 {
+        match self.table_len(tables) {
+            0 => 0,
+            bytes => size_class(bytes),
         }
     }
 
@@ -265,9 +274,13 @@ impl GpuBatch {
             words += table.len();
             arrays.push(Arc::new(table.clone()));
         }
-        let lists = tables.iter().any(|table| self.table_column(*table).is_none());
+        let (need, limit) = (word_bytes(words), scope.context.caps().max_binding_bytes);
+        if need > limit {
+            // Parts of the batch keep its dictionaries, and so its tables.
+            return Err(GpuError::Limit { what: "bytes of look-up tables", need, limit, by_rows: false });
+        }
         let uploaded = upload_arrays(scope, &[Upload::words("look-up tables", arrays)]).await?;
-        Ok(DeviceTables { words: uploaded.into_iter().next().map(|column| column.values), places, lists })
+        Ok(DeviceTables { words: uploaded.into_iter().next().map(|column| column.values), places })
     }
 
     /// Leaves the batch to the CPU: a parameter's value could not be computed, and whether that is an error depends on

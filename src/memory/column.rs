@@ -69,6 +69,4 @@ pub struct DeviceTables {
     pub words: Option<BufferSlice>,
     /// By table: its first word of flags, and its first word of values. Tables that were not asked for have zeros.
     pub places: Vec<[u32; 2]>,
-    /// Whether lists are among them, which are read without codes.
-    pub lists: bool,
 }

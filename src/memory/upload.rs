@@ -75,6 +75,11 @@ pub(crate) fn opaque_bytes(rows: usize, coded: bool) -> u64 {
     size_class(padded_bytes(rows, if coded { 32 } else { 1 }))
 }
 
+/// Bytes of so many words as they lie in their buffer.
+pub(crate) fn word_bytes(words: usize) -> u64 {
+    padded_bytes(words, 32)
+}
+
 /// Bytes of staging memory that are held at a time while columns of `bytes` device bytes are uploaded.
 pub fn staging_bytes(bytes: u64) -> u64 {
     let chunk = size_class(chunk_capacity(bytes).min(bytes));

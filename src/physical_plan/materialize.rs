@@ -277,9 +277,12 @@ impl SelectPlan {
         let outputs =
             select_bytes(limit, &self.program, &self.outputs, &self.shapes(batch), batch.source().rows());
         let uploaded = |bytes: u64| bytes.saturating_add(staging_bytes(bytes));
-        // Each kernel has a copy of the tables.
-        let copy = table_copy_bytes(&self.program, self.needed.len(), &self.tables, tables);
-        let copies = copy.saturating_mul(1 + self.outputs.len() as u64);
+        // Each kernel that reads some has a copy of the tables; outputs share kernels, or not.
+        let copy =
+            table_copy_bytes(&self.program, self.needed.len(), &self.tables, batch.table_len(&self.tables));
+        let reading = self.program.selection.iter().chain(&self.outputs);
+        let reading = reading.filter(|expr| !tables_of([*expr]).is_empty()).count();
+        let copies = copy.saturating_mul(reading as u64);
         uploaded(columns).saturating_add(uploaded(tables)).saturating_add(copies).saturating_add(outputs)
     }
 

@@ -72,8 +72,7 @@ impl Expr {
         bottom_up([self], count).of(self)
     }
 
-    /// Whether a value may meet an arithmetic fault, for all that is known before the data is: 128 bits may overflow in
-    /// decimal arithmetic and in casts to decimals; functions say so themselves.
+    /// Whether a value may meet an arithmetic fault, for all that is known before the data is; functions say so themselves.
     pub fn may_fault(&self) -> bool {
         /// What is known of a node.
         #[derive(Clone, Copy, Default)]
@@ -91,11 +90,9 @@ impl Expr {
 
     /// Whether the node itself may meet a fault.
     fn faults_itself(&self, scalar: &dyn Fn(&Expr) -> bool) -> bool {
-        let decimal = matches!(self.value_type(), ValueType::Decimal { .. });
         match self {
-            Expr::Negate(e) => decimal || scalar(e),
+            Expr::Negate(e) => scalar(e),
             Expr::Required(_) => true,
-            Expr::Arith { .. } | Expr::Cast { .. } => decimal,
             Expr::Lookup { fallible, .. } => *fallible,
             Expr::Call { function, args, ty } => {
                 let types: Vec<_> = args.iter().map(|arg| arg.value_type()).collect();

@@ -3,6 +3,7 @@
 
 mod convert;
 mod emit;
+mod scaled;
 #[cfg(test)]
 mod tests;
 

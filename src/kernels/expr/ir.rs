@@ -25,7 +25,7 @@ pub enum CompareOp {
     GtEq,
 }
 
-/// Arithmetic operators. Integers wrap; decimals raise a fault when 128 bits overflow.
+/// Arithmetic operators. Integers wrap; decimals raise a fault where Arrow's type is too narrow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ArithOp {
     /// `+`
@@ -103,8 +103,7 @@ pub enum Expr {
         /// NOT IN.
         negated: bool,
     },
-    /// Arithmetic. Integers: both sides and `ty` are the same type. Decimals: DataFusion's result type `ty`; operands of
-    /// Add/Sub are first brought to `ty`'s scale, as arrow's kernels do.
+    /// Arithmetic of integers: both sides and `ty` are the same type. That of decimals is [`super::DecimalFn`]'s.
     Arith {
         /// Operator.
         op: ArithOp,
@@ -115,13 +114,12 @@ pub enum Expr {
         /// Result type.
         ty: ValueType,
     },
-    /// Unary minus: integers wrap, decimals fault on i128::MIN. Of what DataFusion may hold as a scalar
-    /// ([`Expr::may_be_scalar`]), signed minima fault and unsigned types are refused, since it negates scalars checked.
+    /// Unary minus of floats and of integers, which wrap. Of what DataFusion may hold as a scalar ([`Expr::may_be_scalar`]), signed
+    /// minima fault and unsigned types are refused, since it negates scalars checked.
     Negate(Arc<Expr>),
     /// The value, which whoever planned it takes to be never NULL: a fault where it is.
     Required(Arc<Expr>),
-    /// Exact widening cast: integer to a type that holds all its values, integer to decimal, decimal to a decimal of
-    /// equal or greater scale. Decimal targets fault when the result exceeds the target's precision, as arrow's cast raises.
+    /// Exact widening cast of an integer to an integer type that holds all its values. Other casts are functions.
     Cast {
         /// Operand.
         expr: Arc<Expr>,

@@ -9,7 +9,9 @@ use crate::kernels::expr::widths::{Class, is_integer};
 use crate::kernels::expr::{Emitter, Expr, Node, ValueType};
 use crate::kernels::program::{ColumnShape, Program, columns_of};
 use crate::kernels::reduce::{AggregateKind, AggregateSpec, RowOrder, Width};
-use crate::kernels::shader::{Bindings, ENTRY, Loads, fitted, param_loads, param_variables, params_at};
+use crate::kernels::shader::{
+    Bindings, ENTRY, Loads, fitted, param_loads, param_variables, params_at, reads_tables,
+};
 use crate::memory::{BindingKind, DeviceCaps};
 
 use super::accumulate::{Accumulator, Bits, Fold, Memory, sum_words};
@@ -192,7 +194,7 @@ impl<'a> Builder<'a> {
         counted: &str,
     ) -> GpuResult<usize> {
         if kind == AggregateKind::SumAsFloat64 && !is_integer(arg.ty) {
-            return Err(GpuError::Internal(format!("{kind:?} of {:?}", arg.ty)));
+            return Err(GpuError::Internal(format!("{kind} over {}", arg.ty)));
         }
         Ok(match kind {
             AggregateKind::SumInt => {
@@ -306,7 +308,7 @@ impl<'a> Builder<'a> {
         if let Some(&known) = self.sum_memo.get(&key) {
             return Ok(known);
         }
-        let unfit = || GpuError::Internal(format!("a sum of floats over {:?}", arg.ty));
+        let unfit = || GpuError::Internal(format!("a sum of floats over {}", arg.ty));
         let width = Width::of(arg.ty).ok_or_else(unfit)?;
         let window = Window::around(width, self.known.limbs.get(aggregate).copied().flatten());
         let nan = Function { expr: Arc::clone(expr), class: Class::U64, nan: true };
@@ -424,6 +426,7 @@ impl<'a> Builder<'a> {
             shader: bindings.shader("group_by", &text),
             slots: bindings.slots,
             columns: columns.to_vec(),
+            tables: reads_tables(&self.emitter),
         })
     }
 
@@ -459,8 +462,8 @@ impl<'a> Builder<'a> {
         text.push_str(&Loads::new(&columns).masks());
         text.push_str(&param_loads(&emitter, params_at(&columns)));
         text.push_str(&gather_loop(stride));
-        drop(emitter);
-        Ok(Kernel { shader: bindings.shader("group_gather", &text), slots: bindings.slots, columns })
+        let tables = reads_tables(&emitter);
+        Ok(Kernel { shader: bindings.shader("group_gather", &text), slots: bindings.slots, columns, tables })
     }
 }
 

@@ -469,7 +469,9 @@ impl<'a> Launch<'a> {
     /// The argument block of a kernel, with `behind` at its end, whose place is the word after `own`.
     fn arguments(&self, kernel: &Kernel, own: &[u32], behind: &[u32]) -> GpuResult<BufferSlice> {
         let mut own = own.to_vec();
-        let block = |own: &[u32]| argument_block(own, &kernel.columns, self.segment, &self.program.params);
+        let block = |own: &[u32]| {
+            argument_block(own, &kernel.columns, kernel.tables, self.segment, &self.program.params)
+        };
         let mut arguments = block(&own)?;
         if !behind.is_empty() {
             own.push(arguments.len() as u32);

@@ -61,6 +61,8 @@ pub(super) struct Kernel {
     pub shader: ShaderSource,
     pub slots: Vec<Slot>,
     pub columns: Vec<ColumnShape>,
+    /// Whether it reads look-up tables or lists.
+    pub tables: bool,
 }
 
 /// A planned grouping.

@@ -8,7 +8,7 @@ use crate::kernels::expr::Emitter;
 use crate::kernels::group_by::{GroupKey, keys};
 use crate::kernels::program::{ColumnShape, Program};
 use crate::kernels::shader::{
-    Bindings, ENTRY, Loads, Slot, WORKGROUP, fitted, param_loads, param_variables, params_at,
+    Bindings, ENTRY, Loads, Slot, WORKGROUP, fitted, param_loads, param_variables, params_at, reads_tables,
 };
 use crate::memory::{AdapterKind, BindingKind, DeviceCaps, ShaderSource};
 
@@ -22,6 +22,8 @@ pub(super) struct HashPlan {
     pub shader: ShaderSource,
     pub slots: Vec<Slot>,
     pub columns: Vec<ColumnShape>,
+    /// Whether it reads look-up tables or lists.
+    pub tables: bool,
     /// Rows that an invocation has in flight.
     pub unroll: u32,
 }
@@ -78,6 +80,7 @@ impl HashPlan {
         Ok(HashPlan {
             shader: bindings.shader("partition_hash", &text),
             slots: bindings.slots,
+            tables: reads_tables(&emitter),
             columns: columns.clone(),
             unroll,
         })

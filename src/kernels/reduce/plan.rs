@@ -12,7 +12,7 @@ use crate::kernels::expr::widths::{Class, is_decimal, is_integer};
 use crate::kernels::expr::{Emitter, Node, ValueType, sign_extended};
 use crate::kernels::program::{ColumnShape, Program};
 use crate::kernels::shader::{
-    Bindings, ENTRY, Loads, Slot, WORKGROUP, param_loads, param_variables, params_at,
+    Bindings, ENTRY, Loads, Slot, WORKGROUP, param_loads, param_variables, params_at, reads_tables,
 };
 use crate::memory::{BindingKind, DeviceCaps, ShaderSource};
 
@@ -46,6 +46,8 @@ pub(super) struct Place {
 pub(super) struct Plan {
     pub shader: ShaderSource,
     pub slots: Vec<Slot>,
+    /// Whether it reads look-up tables or lists.
+    pub tables: bool,
     pub accumulators: Vec<Accumulator>,
     /// Words of a workgroup's record.
     pub record: usize,
@@ -128,6 +130,7 @@ impl Plan {
         Ok(Plan {
             shader: bindings.shader("reduce", &body),
             slots: bindings.slots,
+            tables: reads_tables(&builder.emitter),
             record: builder.words,
             accumulators: builder.accumulators,
             places,
@@ -162,7 +165,7 @@ impl Builder<'_> {
         let arg = match (&spec.arg, spec.kind) {
             (_, AggregateKind::CountRows) => None,
             (Some(arg), _) => Some(self.emitter.emit(arg)?),
-            (None, kind) => return Err(GpuError::Internal(format!("{kind:?} without an argument"))),
+            (None, kind) => return Err(GpuError::Internal(format!("{kind} without an argument"))),
         };
         if let Some(arg) = &arg {
             self.faults.push((counted.clone(), arg.faults.clone()));
@@ -183,7 +186,7 @@ impl Builder<'_> {
     }
 
     fn value(&mut self, kind: AggregateKind, arg: &Node, counted: &str) -> GpuResult<Option<usize>> {
-        let unfit = || GpuError::Internal(format!("{kind:?} of {:?}", arg.ty));
+        let unfit = || GpuError::Internal(format!("{kind} over {}", arg.ty));
         Ok(match kind {
             AggregateKind::CountRows | AggregateKind::Count => None,
             // Has more than one accumulator.
@@ -260,7 +263,7 @@ impl Builder<'_> {
         if let Some(known) = self.float_memo.get(&key) {
             return Ok(*known);
         }
-        let unfit = || GpuError::Internal(format!("a sum of floats over {:?}", arg.ty));
+        let unfit = || GpuError::Internal(format!("a sum of floats over {}", arg.ty));
         let width = Width::of(arg.ty).ok_or_else(unfit)?;
         let number = self.floats.len();
         let float = FloatSum {

@@ -2,7 +2,7 @@
 
 use arrow::array::{Array, ArrayRef, AsArray};
 
-use crate::kernels::expr::widths::{is_signed, pow10, type_bits};
+use crate::kernels::expr::widths::{is_signed, type_bits};
 use crate::kernels::expr::{ArithOp, CompareOp, Expr, ExtremeFn, Function, Scalar, ValueType};
 use crate::kernels::native::{Canonical, with_arrow_type};
 use crate::kernels::reduce::order_key;
@@ -59,12 +59,13 @@ pub fn eval(
             }
         }
         Expr::Arith { op, left, right, ty } => match (go(left)?, go(right)?) {
-            (Some(a), Some(b)) => Some(arith(*op, (a, left.value_type()), (b, right.value_type()), *ty)?),
+            (Some(a), Some(b)) => Some(arith(*op, a, b, *ty)),
             _ => None,
         },
         Expr::Negate(e) => go(e)?.map(|v| negate(v, e)).transpose()?,
         Expr::Required(e) => Some(go(e)?.ok_or(Fault)?),
-        Expr::Cast { expr, to } => go(expr)?.map(|v| cast(v, expr.value_type(), *to)).transpose()?,
+        // What is exact keeps the value.
+        Expr::Cast { expr, .. } => go(expr)?,
         Expr::Case { branches, otherwise, .. } => {
             for (when, then) in branches {
                 if go(when)? == Some(1) {
@@ -151,35 +152,13 @@ pub(super) fn wrap(ty: ValueType, value: i128) -> i128 {
     if is_signed(ty) { (value << spare) >> spare } else { ((value as u128) << spare >> spare) as i128 }
 }
 
-fn arith(
-    op: ArithOp,
-    (a, left): (i128, ValueType),
-    (b, right): (i128, ValueType),
-    ty: ValueType,
-) -> Result<i128, Fault> {
-    if let ValueType::Decimal { scale, .. } = ty {
-        let aligned = |value: i128, from: ValueType| match from {
-            ValueType::Decimal { scale: s, .. } if s != scale => {
-                let factor = pow10((i16::from(scale) - i16::from(s)).unsigned_abs().into());
-                factor.and_then(|factor| value.checked_mul(factor))
-            }
-            _ => Some(value),
-        };
-        return match op {
-            ArithOp::Add => aligned(a, left).zip(aligned(b, right)).and_then(|(a, b)| a.checked_add(b)),
-            ArithOp::Sub => aligned(a, left).zip(aligned(b, right)).and_then(|(a, b)| a.checked_sub(b)),
-            ArithOp::Mul => a.checked_mul(b),
-        }
-        .ok_or(Fault);
-    }
-    Ok(wrap(
-        ty,
-        match op {
-            ArithOp::Add => a.wrapping_add(b),
-            ArithOp::Sub => a.wrapping_sub(b),
-            ArithOp::Mul => a.wrapping_mul(b),
-        },
-    ))
+fn arith(op: ArithOp, a: i128, b: i128, ty: ValueType) -> i128 {
+    let result = match op {
+        ArithOp::Add => a.wrapping_add(b),
+        ArithOp::Sub => a.wrapping_sub(b),
+        ArithOp::Mul => a.wrapping_mul(b),
+    };
+    wrap(ty, result)
 }
 
 fn negate(value: i128, operand: &Expr) -> Result<i128, Fault> {
@@ -187,7 +166,6 @@ fn negate(value: i128, operand: &Expr) -> Result<i128, Fault> {
     match ty {
         ValueType::Float32 => Ok(value ^ (1 << 31)),
         ValueType::Float64 => Ok(value ^ (1 << 63)),
-        ValueType::Decimal { .. } => value.checked_neg().ok_or(Fault),
         _ => {
             let negated = wrap(ty, value.wrapping_neg());
             // DataFusion negates arrays wrapping, but scalars checked.
@@ -195,29 +173,6 @@ fn negate(value: i128, operand: &Expr) -> Result<i128, Fault> {
                 return Err(Fault);
             }
             Ok(negated)
-        }
-    }
-}
-
-fn cast(value: i128, from: ValueType, to: ValueType) -> Result<i128, Fault> {
-    let ValueType::Decimal { precision, scale } = to else {
-        return Ok(value);
-    };
-    let limit = pow10(precision.into()).ok_or(Fault)?;
-    let fits = |v: i128| (-limit < v && v < limit).then_some(v).ok_or(Fault);
-    match from {
-        ValueType::Decimal { precision: p, scale: s } => {
-            let steps = i16::from(scale) - i16::from(s);
-            let factor = pow10(steps.unsigned_abs().into()).ok_or(Fault)?;
-            if i16::from(p) + steps <= i16::from(precision) {
-                // The declared precisions leave room, so Arrow looks no further.
-                return Ok(value.wrapping_mul(factor));
-            }
-            fits(value.checked_mul(factor).ok_or(Fault)?)
-        }
-        _ => {
-            let factor = pow10(scale.unsigned_abs().into()).ok_or(Fault)?;
-            fits(value.checked_mul(factor).ok_or(Fault)?)
         }
     }
 }

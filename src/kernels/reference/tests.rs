@@ -20,7 +20,7 @@ use datafusion::physical_expr::{PhysicalExpr, ScalarFunctionExpr};
 use datafusion::scalar::ScalarValue;
 
 use crate::kernels::expr::widths::{is_integer, type_bits};
-use crate::kernels::expr::{ArithOp, CompareOp, Expr, ExtremeFn, Function, Scalar, ValueType};
+use crate::kernels::expr::{ArithOp, CompareOp, DecimalFn, Expr, ExtremeFn, Function, Scalar, ValueType};
 use crate::kernels::program::Program;
 use crate::kernels::reduce::{AggregateKind, AggregateSpec};
 use crate::kernels::select::array_of;
@@ -65,14 +65,7 @@ fn physical(expr: &Expr, params: &[(ValueType, Scalar)], schema: &Schema) -> Arc
         Expr::InList { expr, list, negated } => {
             in_list(go(expr), list.iter().map(go).collect(), negated, schema).expect("IN")
         }
-        Expr::Arith { op, left, right, .. } => {
-            let op = match op {
-                ArithOp::Add => Operator::Plus,
-                ArithOp::Sub => Operator::Minus,
-                ArithOp::Mul => Operator::Multiply,
-            };
-            binary(left, op, right)
-        }
+        Expr::Arith { op, left, right, .. } => binary(left, operator(*op), right),
         Expr::Negate(e) => Arc::new(NegativeExpr::new(go(e))),
         Expr::Lookup { .. } | Expr::InSorted { .. } | Expr::Required(_) => {
             unreachable!("random expressions have no {expr:?}")
@@ -93,8 +86,22 @@ fn physical(expr: &Expr, params: &[(ValueType, Scalar)], schema: &Schema) -> Arc
             };
             function_call(function, args.iter().map(go).collect(), schema)
         }
+        Expr::Call { function: Function::Decimal(function), args, ty } => match (function, args.as_slice()) {
+            (DecimalFn::Arith(op), [left, right]) => binary(left, operator(*op), right),
+            (DecimalFn::Negate, [e]) => Arc::new(NegativeExpr::new(go(e))),
+            (DecimalFn::Cast { safe: false }, [e]) => Arc::new(CastExpr::new(go(e), arrow_type(*ty), None)),
+            _ => unreachable!("{expr:?}"),
+        },
         // The other functions are held to DataFusion by tests of their own.
         Expr::Call { .. } => unreachable!("{expr:?}"),
+    }
+}
+
+fn operator(op: ArithOp) -> Operator {
+    match op {
+        ArithOp::Add => Operator::Plus,
+        ArithOp::Sub => Operator::Minus,
+        ArithOp::Mul => Operator::Multiply,
     }
 }
 
@@ -240,7 +247,7 @@ fn decimal_casts_on_edges() {
     let to = [dec(3, 0), dec(7, 2), dec(9, 4), dec(18, 2), dec(19, 0), dec(20, 2), dec(38, 2), dec(38, 30)];
     let mut errors = 0;
     for (a, b) in from.into_iter().flat_map(|a| to.into_iter().map(move |b| (a, b))) {
-        let expr = testkit_cast(a, b);
+        let expr = crate::kernels::testkit::cast(col(0, a), b);
         if crate::kernels::expr::check(&expr).is_err() {
             continue;
         }
@@ -251,10 +258,6 @@ fn decimal_casts_on_edges() {
         }
     }
     assert!(errors > 20, "{errors} errors");
-}
-
-fn testkit_cast(from: ValueType, to: ValueType) -> Arc<Expr> {
-    Arc::new(Expr::Cast { expr: col(0, from), to })
 }
 
 /// DataFusion's accumulator over one array.

@@ -11,7 +11,8 @@ use crate::kernels::expr::widths::Class;
 use crate::kernels::expr::{Emitter, Expr, Node, ValueType};
 use crate::kernels::program::{ColumnShape, Program, columns_of};
 use crate::kernels::shader::{
-    Bindings, ENTRY, Loads, Slot, column_bindings, fitted, is_packed, param_loads, param_variables, params_at,
+    Bindings, ENTRY, Loads, Slot, column_bindings, fitted, is_packed, param_loads, param_variables,
+    params_at, reads_tables,
 };
 use crate::memory::{BindingKind, DeviceCaps, ShaderSource};
 
@@ -50,6 +51,8 @@ pub(super) struct MaskPlan {
     pub shader: ShaderSource,
     pub slots: Vec<Slot>,
     pub columns: Vec<ColumnShape>,
+    /// Whether it reads look-up tables or lists.
+    pub tables: bool,
 }
 
 impl MaskPlan {
@@ -101,7 +104,8 @@ impl MaskPlan {
             );
         }
         text.push_str(MASK_TAIL);
-        Ok(MaskPlan { shader: bindings.shader("select_mask", &text), slots: bindings.slots, columns })
+        let tables = reads_tables(&emitter);
+        Ok(MaskPlan { shader: bindings.shader("select_mask", &text), slots: bindings.slots, columns, tables })
     }
 }
 
@@ -153,6 +157,8 @@ pub(super) struct GatherPlan {
     pub shader: ShaderSource,
     pub slots: Vec<Slot>,
     pub columns: Vec<ColumnShape>,
+    /// Whether it reads look-up tables or lists.
+    pub tables: bool,
     pub outputs: Vec<Output>,
     pub regions: usize,
     pub can_fault: bool,
@@ -285,6 +291,7 @@ impl GatherPlan {
             outputs,
             regions,
             can_fault: !faults.is_empty(),
+            tables: reads_tables(&emitter),
             columns,
         })
     }

@@ -252,7 +252,7 @@ async fn decimal_arithmetic_on_edge_pairs() {
             .collect();
         let mut faults = 0;
         for op in ARITH {
-            let negated = Arc::new(Expr::Negate(arith(op, col(0, a), col(1, b))));
+            let negated = negate(arith(op, col(0, a), col(1, b)));
             for outputs in [vec![arith(op, col(0, a), col(1, b))], vec![negated, cast(col(0, a), dec(20, 4))]]
             {
                 let program = Program::default();

@@ -1,5 +1,7 @@
 //! Look-ups on the device against the tables that they are made from.
 
+mod memory;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 

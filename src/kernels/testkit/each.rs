@@ -10,6 +10,7 @@ use crate::kernels::launch::{Grid, allocate, argument_slices, bind, dispatch, pa
 use crate::kernels::program::{ColumnShape, Program, Segment, column_shapes, columns_of};
 use crate::kernels::shader::{
     Bindings, ENTRY, Loads, Slot, argument_block, fitted, param_loads, param_variables, params_at,
+    reads_tables,
 };
 use crate::memory::{BindingKind, LaunchScope, ShaderSource, download};
 
@@ -33,6 +34,7 @@ pub(crate) struct EachPlan {
     pub nodes: usize,
     slots: Vec<Slot>,
     columns: Vec<ColumnShape>,
+    tables: bool,
     outputs: usize,
 }
 
@@ -64,6 +66,7 @@ impl EachPlan {
             nodes: emitter.size(),
             slots: bindings.slots,
             columns: columns.to_vec(),
+            tables: reads_tables(&emitter),
             outputs: nodes.len(),
         })
     }
@@ -106,7 +109,7 @@ pub(crate) async fn each(
     let columns = fitted(columns, 1, scope.context.caps().max_storage_buffers);
     let plan = EachPlan::build(program, exprs, &columns)?;
     let pipeline = scope.context.compile(plan.shader.clone(), &scope.stats).await?;
-    let block = argument_block(&[segment.rows as u32], &plan.columns, segment, &program.params)?;
+    let block = argument_block(&[segment.rows as u32], &plan.columns, plan.tables, segment, &program.params)?;
     let args = argument_slices(scope, &[block])?;
     let bytes = (segment.rows * plan.outputs * WORDS * 4) as u64;
     let result = allocate(scope, "result", bytes)?;

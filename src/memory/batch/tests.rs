@@ -4,8 +4,7 @@ use arrow::datatypes::{DataType, Field, Schema};
 
 use super::*;
 use crate::kernels::expr::ArithOp;
-
-const DECIMAL: ValueType = ValueType::Decimal { precision: 38, scale: 0 };
+use crate::kernels::testkit::arith;
 
 fn batch(columns: usize) -> GpuBatch {
     let field = |at| Field::new(format!("c{at}"), DataType::Decimal128(38, 0), true);
@@ -18,8 +17,7 @@ fn doubled(batch: &mut GpuBatch, levels: usize) {
     for _ in 0..levels {
         let columns = (0..batch.columns().len()).map(|at| {
             let column = || batch.column_expr(at).unwrap();
-            let sum = Expr::Arith { op: ArithOp::Add, left: column(), right: column(), ty: DECIMAL };
-            LazyColumn::Computed(Arc::new(sum))
+            LazyColumn::Computed(arith(ArithOp::Add, column(), column()))
         });
         let columns = columns.collect();
         batch.set_columns(columns);

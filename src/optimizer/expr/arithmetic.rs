@@ -1,4 +1,4 @@
-//! `+ - *` and unary minus over integers and decimals.
+//! `+ - *` of integers, and unary minus.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -7,7 +7,8 @@ use datafusion::logical_expr::Operator;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::{BinaryExpr, NegativeExpr};
 
-use crate::kernels::expr::{ArithOp, DecimalFn, Expr, Function, ValueType};
+use crate::kernels::expr::widths::is_decimal;
+use crate::kernels::expr::{ArithOp, DecimalFn, Expr, Function};
 use crate::optimizer::types::{integer_bits, is_float, is_integer};
 
 use super::{Lowered, Lowering};
@@ -32,18 +33,7 @@ impl Lowering {
         }
         let (left, right) = self.sides(binary)?;
         let (l, r) = (left.value_type(), right.value_type());
-        let known = match (l, r, ty) {
-            (
-                ValueType::Decimal { scale: s1, .. },
-                ValueType::Decimal { scale: s2, .. },
-                ValueType::Decimal { scale, .. },
-            ) => match op {
-                ArithOp::Mul => s1.checked_add(s2) == Some(scale),
-                ArithOp::Add | ArithOp::Sub => s1.max(s2) == scale,
-            },
-            _ => is_integer(ty) && l == ty && r == ty,
-        };
-        if !known {
+        if !is_integer(ty) || l != ty || r != ty {
             return Err(self.unsupported(expr, &format!("arithmetic on {l} and {r}")));
         }
         Ok(Arc::new(Expr::Arith { op, left, right, ty }))
@@ -58,10 +48,7 @@ impl Lowering {
         }
         match arg.value_type() {
             ty if is_float(ty) => Ok(Arc::new(Expr::Negate(arg))),
-            ValueType::Decimal { .. } => Ok(Arc::new(Expr::Negate(arg))),
-            ty @ (ValueType::Decimal32 { .. } | ValueType::Decimal64 { .. }) => {
-                self.call(expr, Function::Decimal(DecimalFn::Negate), vec![arg], ty)
-            }
+            ty if is_decimal(ty) => self.call(expr, Function::Decimal(DecimalFn::Negate), vec![arg], ty),
             ty if integer_bits(ty).is_some_and(|(_, signed)| signed) => Ok(Arc::new(Expr::Negate(arg))),
             ty => Err(self.unsupported(expr, &format!("unary minus on {ty}"))),
         }

@@ -7,7 +7,7 @@ use datafusion::common::ScalarValue;
 use datafusion::physical_expr::PhysicalExpr;
 
 use crate::kernels::expr::{Expr, ValueType};
-use crate::optimizer::types::{holds_all_values, is_integer};
+use crate::optimizer::types::holds_all_values;
 
 use super::{Lowered, Lowering, temporal};
 
@@ -28,7 +28,7 @@ pub(super) struct Conversion<'a> {
 /// A family's casts: `None` when they belong to another one.
 type Family = fn(&mut Lowering, &Conversion<'_>) -> Option<Lowered>;
 
-/// Asked in turn, after the casts that keep every value.
+/// Asked in turn, after the casts of integers that keep every value.
 const FAMILIES: &[Family] =
     &[Lowering::integer_cast, Lowering::float_cast, temporal::cast, Lowering::decimal_cast];
 
@@ -59,15 +59,8 @@ impl Lowering {
     }
 
     pub(super) fn convert(&mut self, conversion: &Conversion<'_>) -> Lowered {
-        let &Conversion { from, to, safe, .. } = conversion;
-        let exact = match (from, to) {
-            (_, ValueType::Decimal { scale, .. }) if is_integer(from) => scale >= 0 && !safe,
-            (ValueType::Decimal { scale: s1, .. }, ValueType::Decimal { scale: s2, .. }) => {
-                s1 <= s2 && i16::from(s2) - i16::from(s1) <= 38 && !safe
-            }
-            _ => holds_all_values(from, to),
-        };
-        if exact {
+        let &Conversion { from, to, .. } = conversion;
+        if holds_all_values(from, to) {
             return Ok(Arc::new(Expr::Cast { expr: Arc::clone(&conversion.operand), to }));
         }
         for family in FAMILIES {

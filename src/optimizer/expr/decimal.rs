@@ -1,4 +1,4 @@
-//! Decimals: division and remainder, casts, and the functions that round.
+//! Decimals: operators, casts, and the functions that round.
 
 #[cfg(test)]
 mod tests;
@@ -26,7 +26,7 @@ use super::function::is;
 use super::{Lowered, Lowering, constant};
 
 impl Lowering {
-    /// Casts from and to decimals that may lose digits or not fit.
+    /// Casts from and to decimals.
     pub(super) fn decimal_cast(&mut self, cast: &Conversion<'_>) -> Option<Lowered> {
         let (from, to) = (DecimalType::of(cast.from), DecimalType::of(cast.to));
         let function = match (from, to) {
@@ -41,7 +41,7 @@ impl Lowering {
         Some(self.call(cast.expr, Function::Decimal(function), vec![Arc::clone(&cast.operand)], cast.to))
     }
 
-    /// `/` and `%` of decimals, and `+ - *` of Arrow's narrower ones.
+    /// `+ - * / %` of decimals. All are checked, whatever the flag for integers says.
     pub(super) fn decimal_operator(
         &mut self,
         expr: &Arc<dyn PhysicalExpr>,
@@ -56,9 +56,7 @@ impl Lowering {
             _ => return None,
         };
         let ty = ValueType::from_arrow(&expr.data_type(&self.schema).ok()?)?;
-        if DecimalType::of(ty)?.width == 128 && matches!(function, DecimalFn::Arith(_)) {
-            return None;
-        }
+        DecimalType::of(ty)?;
         let (left, right) = match self.sides(binary) {
             Ok(sides) => sides,
             Err(declined) => return Some(Err(declined)),

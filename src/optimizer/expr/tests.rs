@@ -6,7 +6,7 @@ use datafusion::physical_expr::expressions::{col, in_list, lit};
 use datafusion::prelude::SessionContext;
 
 use super::*;
-use crate::kernels::expr::{ArithOp, CompareOp};
+use crate::kernels::expr::{ArithOp, CompareOp, DecimalFn, Function};
 
 mod constant;
 mod float;
@@ -167,6 +167,12 @@ fn between_and_in() {
     );
 }
 
+/// A function of a decimal column with a result of its type.
+fn decimal(function: DecimalFn, name: &str) -> Expr {
+    let arg = column(name);
+    Expr::Call { ty: arg.value_type(), function: Function::Decimal(function), args: vec![arg] }
+}
+
 #[test]
 fn integer_and_decimal_arithmetic() {
     let (expr, _) = taken("i64 * 2 + i64");
@@ -177,11 +183,15 @@ fn integer_and_decimal_arithmetic() {
     let Expr::Arith { left, .. } = expr.as_ref() else { panic!("{expr:?}") };
     assert_eq!(**left, Expr::Cast { expr: column("i32"), to: ValueType::Int64 });
     let (expr, _) = taken("price * (1 - rate)");
-    let Expr::Arith { op: ArithOp::Mul, ty, .. } = expr.as_ref() else { panic!("{expr:?}") };
+    let product = Function::Decimal(DecimalFn::Arith(ArithOp::Mul));
+    let Expr::Call { function, ty, .. } = expr.as_ref() else { panic!("{expr:?}") };
+    assert_eq!(*function, product);
     let wanted = plan("price * (1 - rate)").data_type(&schema()).unwrap();
     assert_eq!(device_type(&"", &wanted).unwrap(), *ty);
     let (expr, _) = taken("-price");
-    assert_eq!(*expr, Expr::Negate(column("price")));
+    assert_eq!(*expr, decimal(DecimalFn::Negate, "price"));
+    let (expr, _) = taken("-i64");
+    assert_eq!(*expr, Expr::Negate(column("i64")));
 }
 
 #[test]
@@ -198,6 +208,10 @@ fn checked_arithmetic_is_declined() {
     };
     assert!(binary(false).is_ok());
     assert_eq!(binary(true).unwrap_err()[0].code(), "UnsupportedExpression");
+    // Arrow checks decimals always.
+    let price = col("price", &schema()).unwrap();
+    let sum = BinaryExpr::new(Arc::clone(&price), Operator::Plus, price).with_fail_on_overflow(true);
+    assert!(lower_expr(&(Arc::new(sum) as Arc<dyn PhysicalExpr>)).is_ok());
 }
 
 #[test]
@@ -205,11 +219,16 @@ fn casts_that_keep_every_value() {
     let (expr, _) = taken("CAST(u32 AS BIGINT)");
     assert_eq!(*expr, Expr::Cast { expr: column("u32"), to: ValueType::Int64 });
     let (expr, _) = taken("CAST(i8 AS DECIMAL(10, 2))");
-    assert_eq!(*expr, Expr::Cast { expr: column("i8"), to: ValueType::Decimal { precision: 10, scale: 2 } });
+    let cast = |column, precision, scale| Expr::Call {
+        ty: ValueType::Decimal { precision, scale },
+        function: Function::Decimal(DecimalFn::Cast { safe: false }),
+        args: vec![column],
+    };
+    assert_eq!(*expr, cast(column("i8"), 10, 2));
     let (expr, _) = taken("CAST(rate AS DECIMAL(4, 4))");
-    assert_eq!(*expr, Expr::Cast { expr: column("rate"), to: ValueType::Decimal { precision: 4, scale: 4 } });
+    assert_eq!(*expr, cast(column("rate"), 4, 4));
     let (expr, _) = taken("CAST(rate AS DECIMAL(10, 2))");
-    assert!(matches!(*expr, Expr::Call { .. }), "what rounds is a function: {expr:?}");
+    assert_eq!(*expr, cast(column("rate"), 10, 2));
     taken("TRY_CAST(i8 AS BIGINT) > i64");
 }
 

@@ -92,7 +92,7 @@ pub(super) fn reduce(aggregates: &[CpuAggregate], batches: &[RecordBatch]) -> Re
                             None,
                         )?;
                     }
-                    (kind, arrays) => return internal_err!("{kind:?} of {} arguments", arrays.len()),
+                    (kind, arrays) => return internal_err!("{kind} of {} arguments", arrays.len()),
                 }
             }
             Ok(state)

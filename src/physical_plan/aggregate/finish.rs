@@ -102,7 +102,7 @@ fn state_values(
             }
         }
         (kind, _) => {
-            internal_err!("{}: {kind:?} does not have {} state columns", function.name(), fields.len())
+            internal_err!("{}: {kind} does not have {} state columns", function.name(), fields.len())
         }
     }
 }

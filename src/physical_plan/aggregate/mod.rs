@@ -379,7 +379,8 @@ impl ReducePlan {
         let tables = batch.table_bytes(&self.tables);
         let uploaded = |bytes: u64| bytes.saturating_add(staging_bytes(bytes));
         // The kernel has a copy of the tables.
-        let copy = table_copy_bytes(&self.program, self.needed.len(), &self.tables, tables);
+        let copy =
+            table_copy_bytes(&self.program, self.needed.len(), &self.tables, batch.table_len(&self.tables));
         uploaded(columns).saturating_add(uploaded(tables)).saturating_add(copy)
     }
 

@@ -1,12 +1,12 @@
 //! Casts between decimals and other types as WGSL.
 
 use crate::error::GpuResult;
-use crate::kernels::expr::arith::Scaled;
 use crate::kernels::expr::ir::ValueType;
 use crate::kernels::expr::wgsl::{Emitter, Node};
 use crate::kernels::expr::widths::{Class, is_signed, type_bits};
 
-use super::emit::{Work, as_integer, decimal_of, outside};
+use super::emit::{Work, decimal_of};
+use super::scaled::{Scaled, as_integer, outside, zero};
 use super::{DecimalType, power_of_ten, steps};
 
 impl Emitter<'_> {
@@ -48,8 +48,7 @@ impl Emitter<'_> {
         }
         if steps < 0 {
             // Beyond the native type's digits nothing remains.
-            let scaled =
-                if digits > from.max_digits() { super::emit::zero() } else { self.rounded(value, digits) };
+            let scaled = if digits > from.max_digits() { zero() } else { self.rounded(value, digits) };
             if from.fits(to) {
                 return self.within(scaled, to.width, &mut work.node);
             }

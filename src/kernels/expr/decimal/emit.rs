@@ -1,20 +1,20 @@
 //! Decimal functions as WGSL.
 
+use std::collections::BTreeSet;
+
 use crate::error::{GpuError, GpuResult};
-use crate::kernels::expr::arith::{Scaled, sign_extended, wide_literal};
 use crate::kernels::expr::ir::{ArithOp, ValueType};
 use crate::kernels::expr::wgsl::{Emitter, Node, faults_of};
-use crate::kernels::expr::widths::{
-    ANY, Class, add_bits, digits_bits, pow10, pow10_bits, type_bits, value_bits,
-};
+use crate::kernels::expr::widths::{ANY, Class, add_bits, pow10, pow10_bits, type_bits};
 
+use super::scaled::{Scaled, equals, low_half, small_power, wide_literal};
 use super::{DecimalFn, DecimalType, division_steps, steps};
 
 /// A node on its way. What fails raises, or is NULL in a safe cast; a fault of the node itself is always the CPU's
 /// to decide.
 pub(super) struct Work {
     pub node: Node,
-    /// Its fault flags say where the function has no value.
+    /// Its fault flags say where the function has no value; of a safe cast, also where an operand is NULL.
     pub trial: Node,
 }
 
@@ -48,7 +48,9 @@ impl Emitter<'_> {
             constant: args.iter().all(|arg| arg.constant),
             faults: faults_of(&operands),
         };
-        let trial = Node { valid: None, faults: std::collections::BTreeSet::new(), ..node.clone() };
+        let safe = matches!(function, DecimalFn::Cast { safe: true } | DecimalFn::ToInteger { safe: true });
+        let valid = node.valid.clone().filter(|_| !safe);
+        let trial = Node { valid, faults: BTreeSet::new(), ..node.clone() };
         let mut work = Work { node, trial };
         match (function, args) {
             (DecimalFn::ToFloat, [arg]) => self.decimal_to_float(arg, &mut work)?,
@@ -71,24 +73,19 @@ impl Emitter<'_> {
             }
             _ => return Err(GpuError::Internal(format!("{function:?} of {} operands", args.len()))),
         }
-        let safe = matches!(function, DecimalFn::Cast { safe: true } | DecimalFn::ToInteger { safe: true });
         self.conclude(&mut work, safe);
         Ok(work.node)
     }
 
     /// Failures as NULLs or as faults.
     fn conclude(&mut self, work: &mut Work, safe: bool) {
-        let failures: Vec<String> = work.trial.faults.iter().cloned().collect();
-        if failures.is_empty() {
-            return;
-        }
-        if safe {
+        let failures = std::mem::take(&mut work.trial.faults);
+        if !safe {
+            work.node.faults.extend(failures);
+        } else if !failures.is_empty() {
+            let failures = failures.into_iter().collect::<Vec<_>>();
             let fits = self.name(&format!("!({})", failures.join(" | ")));
             work.node.valid = self.all(&[work.node.valid.as_deref(), Some(&fits)]);
-        } else {
-            for failure in failures {
-                self.fault(&mut work.node, &failure);
-            }
         }
     }
 
@@ -102,42 +99,6 @@ impl Emitter<'_> {
             (_, Class::I32) => self.name(&low_half(result)),
             _ => result.value.clone(),
         };
-    }
-
-    /// An operand in 64 bits, or in 128 when its bound allows more than 63.
-    pub(super) fn scaled(&mut self, e: &Node) -> Scaled {
-        let bits = e.bits;
-        match (DecimalType::of(e.ty).map(|ty| ty.width), e.class) {
-            (None, _) => self.integer(e),
-            (Some(_), Class::I32) => {
-                Scaled { value: self.name(&sign_extended(&e.value)), class: Class::I64, bits: bits.min(32) }
-            }
-            (Some(_), Class::I64) if bits > 63 => {
-                Scaled { value: self.name(&format!("w_from({})", e.value)), class: Class::Wide, bits: 64 }
-            }
-            (Some(_), class) => Scaled { value: e.value.clone(), class, bits },
-        }
-    }
-
-    /// Fails where Arrow's native type of the width does not hold the value.
-    pub(super) fn within(&mut self, s: Scaled, width: u8, node: &mut Node) -> Scaled {
-        if s.bits < width || width == 128 {
-            return s;
-        }
-        let max = (1i128 << (width - 1)) - 1;
-        self.fault(node, &outside(&s, -max - 1, max));
-        self.narrowed(Scaled { bits: s.bits.min(width), ..s })
-    }
-
-    /// Fails where the value has more digits than the type.
-    pub(super) fn limited(&mut self, s: Scaled, ty: DecimalType, node: &mut Node) -> Scaled {
-        let digits = u32::from(ty.precision);
-        if s.bits <= digits_bits(digits) {
-            return s;
-        }
-        let limit = pow10(digits).map_or(i128::MAX, |p| p - 1);
-        self.fault(node, &outside(&s, -limit, limit));
-        self.narrowed(Scaled { bits: s.bits.min(pow10_bits(digits)), ..s })
     }
 
     fn binary_decimal(
@@ -180,15 +141,6 @@ impl Emitter<'_> {
         }
         let value = self.name(&format!("{function}({}, {})", a.wide(), b.wide()));
         self.narrowed(Scaled { value, class: Class::Wide, bits })
-    }
-
-    /// In 64 bits where the bound says that they suffice.
-    fn narrowed(&mut self, s: Scaled) -> Scaled {
-        if s.class == Class::Wide && s.bits <= 63 {
-            let value = self.name(&format!("w_narrow({})", s.value));
-            return Scaled { value, class: Class::I64, bits: s.bits };
-        }
-        s
     }
 
     fn unary_decimal(&mut self, function: DecimalFn, arg: &Node, work: &mut Work) -> GpuResult<Scaled> {
@@ -279,118 +231,5 @@ impl Emitter<'_> {
                 Scaled { value, class: Class::Wide, bits: bits.max(64) }
             }
         }
-    }
-
-    /// Divides by 10^digits, half away from zero.
-    pub(super) fn rounded(&mut self, a: Scaled, digits: u32) -> Scaled {
-        let Some(unit) = pow10(digits) else { return zero() };
-        if digits == 0 {
-            return a;
-        }
-        // Below half a unit everything becomes 0.
-        if a.bits <= 126 && (1i128 << a.bits) <= unit / 2 {
-            return zero();
-        }
-        let bits = quotient_bits(a.bits, unit, 1);
-        match small_power(digits) {
-            Some(unit) if a.class == Class::I64 => {
-                let q = self.name(&format!("{} / {unit}li", a.value));
-                let r = self.name(&format!("{} - {q} * {unit}li", a.value));
-                let half = unit / 2;
-                let text = format!("{q} + select(select(0li, -1li, {r} <= -{half}li), 1li, {r} >= {half}li)");
-                Scaled { value: self.name(&text), class: Class::I64, bits }
-            }
-            _ => {
-                let value = self.name(&format!("dec_round({}, {})", a.wide(), wide_literal(unit)));
-                self.narrowed(Scaled { value, class: Class::Wide, bits })
-            }
-        }
-    }
-
-    /// Divides by 10^digits, towards zero.
-    pub(super) fn truncated(&mut self, a: Scaled, digits: u32) -> Scaled {
-        let Some(unit) = pow10(digits) else { return zero() };
-        if digits == 0 {
-            return a;
-        }
-        if a.bits <= 126 && (1i128 << a.bits) <= unit {
-            return zero();
-        }
-        let bits = quotient_bits(a.bits, unit, 0);
-        match small_power(digits) {
-            Some(unit) if a.class == Class::I64 => {
-                let value = self.name(&format!("{} / {unit}li", a.value));
-                Scaled { value, class: Class::I64, bits }
-            }
-            _ => {
-                let value = self.name(&format!("dec_div({}, {})", a.wide(), wide_literal(unit)));
-                self.narrowed(Scaled { value, class: Class::Wide, bits })
-            }
-        }
-    }
-}
-
-/// The number 0.
-pub(super) fn zero() -> Scaled {
-    Scaled { value: Class::I64.zero().to_owned(), class: Class::I64, bits: 1 }
-}
-
-/// 10^digits where 63 bits hold it.
-fn small_power(digits: u32) -> Option<i128> {
-    pow10(digits).filter(|_| digits <= 18)
-}
-
-/// Bound of a quotient, `more` for a carry.
-fn quotient_bits(bits: u8, unit: i128, more: i128) -> u8 {
-    let most = if bits <= 126 { (1i128 << bits) - 1 } else { i128::MAX };
-    // The minimum of 128 bits has the magnitude 2^127, one more.
-    value_bits(most / unit + more + i128::from(bits > 126)).max(1)
-}
-
-/// Whether a value lies outside of bounds.
-pub(super) fn outside(s: &Scaled, min: i128, max: i128) -> String {
-    if s.class == Class::Wide {
-        return format!("w_lt({1}, {0}) | w_lt({0}, {2})", s.value, wide_literal(max), wide_literal(min));
-    }
-    let above = i64::try_from(max).ok().map(|max| format!("({} > {max}li)", s.value));
-    // Where 63 bits hold the value it is above the minimum of 64 bits.
-    let below = i64::try_from(min).ok().filter(|min| *min != i64::MIN);
-    let below = below.map(|min| format!("({} < {min}li)", s.value));
-    match (above, below) {
-        (Some(above), Some(below)) => format!("{above} | {below}"),
-        (Some(one), None) | (None, Some(one)) => one,
-        (None, None) => "false".to_owned(),
-    }
-}
-
-/// Whether a value is a certain number.
-fn equals(s: &Scaled, value: i128) -> String {
-    match (s.class, i64::try_from(value)) {
-        (Class::Wide, _) => format!("w_eq({}, {})", s.value, wide_literal(value)),
-        (_, Ok(value)) if value != i64::MIN => format!("{} == {value}li", s.value),
-        _ => "false".to_owned(),
-    }
-}
-
-/// The low 32 bits as a signed integer.
-fn low_half(s: &Scaled) -> String {
-    let low = match s.class {
-        Class::Wide => format!("{}.x", s.value),
-        _ => format!("bitcast<u64>({})", s.value),
-    };
-    format!("bitcast<i32>(u32({low} & 0xfffffffflu))")
-}
-
-/// The value in the register class of an integer type that holds it.
-pub(super) fn as_integer(s: &Scaled, class: Class) -> String {
-    let low = match s.class {
-        Class::Wide => format!("{}.x", s.value),
-        _ => format!("bitcast<u64>({})", s.value),
-    };
-    match class {
-        Class::I32 => low_half(s),
-        Class::U32 => format!("u32({low} & 0xfffffffflu)"),
-        Class::U64 => low,
-        _ => format!("bitcast<i64>({low})"),
     }
 }

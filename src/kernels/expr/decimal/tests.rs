@@ -323,6 +323,35 @@ async fn narrow_types() {
     assert!(good > 10_000 && faults > 1000, "{good} results, {faults} faults");
 }
 
+/// Sums and products of narrow columns take no 128-bit step where the bounds on their values exclude an overflow of 64 bits.
+#[test]
+fn narrow_arithmetic_stays_in_64_bits() {
+    let money = dec(15, 2);
+    let one_less = arith(ArithOp::Sub, param(0, dec(20, 0)), col(1, money));
+    let charged = arith(ArithOp::Mul, col(0, money), one_less);
+    let exprs = [
+        (cast(charged, dec(38, 8)), [24, 8], 63),
+        (arith(ArithOp::Mul, col(0, money), col(1, money)), [32, 16], 63),
+        (negate(arith(ArithOp::Mul, col(0, money), col(1, money))), [40, 16], 63),
+        (arith(ArithOp::Mul, col(0, money), col(1, money)), [50, 50], 128),
+    ];
+    let program = Program { selection: None, params: vec![(dec(20, 0), Some(1))] };
+    for (expr, bits, class) in exprs {
+        let shape = |(index, bits): (usize, u8)| ColumnShape {
+            index,
+            ty: money,
+            repr: crate::memory::ColumnRepr::DecimalNarrow,
+            nullable: true,
+            magnitude: crate::memory::MagnitudeBits(bits),
+            packed: false,
+        };
+        let shapes: Vec<ColumnShape> = bits.into_iter().enumerate().map(shape).collect();
+        let shaders = select_shaders(&DeviceCaps::for_tests(), &program, &[expr], &shapes).expect("shaders");
+        let wide = shaders.iter().any(|shader| shader.wgsl.contains("w_mul("));
+        assert_eq!(wide, class > 63, "{bits:?}");
+    }
+}
+
 #[test]
 fn types_that_do_not_fit_are_refused() {
     for (function, args, ty) in [

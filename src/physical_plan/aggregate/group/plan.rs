@@ -117,8 +117,9 @@ impl GroupPlan {
         let uploaded = |bytes: u64| bytes.saturating_add(staging_bytes(bytes));
         let sets = self.sets.iter().zip(hints);
         let groups = sets.map(|((_, by), hint)| group_by_bytes(&self.program, by, source.rows(), hint)).max();
-        // Two kernels have a copy of the tables each.
-        let copy = table_copy_bytes(&self.program, self.needed.len(), &self.tables, tables);
+        // Two kernels have a copy of the tables each, at most.
+        let copy =
+            table_copy_bytes(&self.program, self.needed.len(), &self.tables, batch.table_len(&self.tables));
         let tables = uploaded(tables).saturating_add(copy.saturating_mul(2));
         uploaded(columns).saturating_add(tables).saturating_add(groups.unwrap_or(0))
     }

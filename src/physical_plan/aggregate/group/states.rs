@@ -65,7 +65,7 @@ pub(super) fn columns(
             Ok(state_arrays(states.counts.clone(), sums.iter()))
         }
         (kind, _, values) => {
-            internal_err!("{}: {kind:?} with {} state columns of {values:?}", function.name(), fields.len())
+            internal_err!("{}: {kind} with {} state columns of {values:?}", function.name(), fields.len())
         }
     }
 }
