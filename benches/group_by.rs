@@ -1,7 +1,7 @@
-//! Grouping on the device over resident rows, each case with its floor: the bytes that it cannot do without reading. Criterion divides them
-//! by the time; compare the rate with the adapter's bandwidth.
+//! Grouping on the device over resident rows, each case with its floor: the bytes that it cannot do without reading. Criterion divides rows
+//! and bytes by the time; compare the rate of bytes with the adapter's bandwidth.
 //!
-//! `cargo bench --bench group_by`; `ROWS` (default 2^20) sets the rows of a case, of which TPC-H's has a quarter, `ADAPTER` the adapter, and
+//! `cargo bench --bench group_by`; `ROWS` (default 2^20, which software adapters bear; 134217728 for a large GPU) sets the rows of a case, of which TPC-H's has a quarter, `ADAPTER` the adapter, and
 //! an argument which cases run. Times are the device's own where it has timestamps (`kernel` in the name), else wall times of a launch
 //! and its waits. Before it is timed, each case groups its first rows, and the answer is compared with that of the CPU twin.
 //!
@@ -9,9 +9,11 @@
 //! |---|---|
 //! | TPC-H Q1: two dictionary-coded keys, 6 groups, a predicate, 8 aggregates over four decimals | 44 |
 //! | sum of i64 by an i32 key of 4, 64, 1,000 values: searched, and computed from the known range | 12 |
-//! | the same with 90 % of the rows in one of 10 million groups | 16 |
-//! | sum and average of f64 (prices) by an i32 key of 4, 1,000, 1 million values: searched, and from the known range; of any exponent | 12 |
-//! | sum of i64 by an i64 key of as many values as a tenth of the rows, 10 million at most | 16 |
+//! | the same of an i64 that may be NULL, by 1,000 values, searched | 12 and a bit |
+//! | sum of f64 (prices) by an i32 key of 4, 1,000, 1 million values: searched, and from the known range; of any exponent | 12 |
+//! | sum and average of f64 (prices) by an i32 key of 1,000 values, searched | 12 |
+//! | sum of i64 by an i64 key of as many values as a tenth of the rows, 10 million at most: as is thought best, partitioned, and not | 16 |
+//! | the same with 90 % of the rows in one group | 16 |
 
 #[allow(dead_code, reason = "each benchmark uses a part of it")]
 mod device;
@@ -131,6 +133,8 @@ fn q1(rows: usize) -> Case {
         by: GroupBy {
             keys: vec![GroupKey::Codes(0), GroupKey::Codes(1)],
             aggregates: sums.into_iter().chain([count]).collect(),
+            // The last three are averages.
+            uncounted: (0..4).collect(),
         },
         hint: GroupHint { ranges: vec![range(3), range(2)], ..GroupHint::default() },
     }
@@ -152,6 +156,7 @@ fn few(rows: usize, groups: u64, ranged: bool) -> Case {
         by: GroupBy {
             keys: vec![GroupKey::Value(column(0, ValueType::Int32))],
             aggregates: vec![aggregate(AggregateKind::SumInt, column(1, ValueType::Int64))],
+            ..GroupBy::default()
         },
         hint: match ranged {
             true => GroupHint { ranges: vec![Some(range)], ..GroupHint::default() },
@@ -160,7 +165,27 @@ fn few(rows: usize, groups: u64, ranged: bool) -> Case {
     }
 }
 
-/// Sum and average of doubles by a key of so many values.
+/// The same of an integer of which a tenth is NULL.
+fn nullable(rows: usize, groups: u64) -> Case {
+    let mut case = few(rows, groups, false);
+    case.name = format!("sum of 10 % NULL by {groups} groups, searched");
+    let value = |row: usize| (below(row, 19, 10) > 0).then(|| scramble(row, 12) as i64 % 1_000_000);
+    let values = move |from, to| Ok(Arc::new(Int64Array::from_iter((from..to).map(value))) as ArrayRef);
+    case.columns.truncate(1);
+    case.columns.push(Box::new(values));
+    case
+}
+
+/// Sum of doubles by a key of so many values, and the average, too.
+fn averages(rows: usize, groups: u64) -> Case {
+    let mut case = floats(rows, groups, false, false);
+    case.name = format!("sum and average of f64 by {groups} groups, searched");
+    case.by.aggregates.extend_from_within(..);
+    case.hint.sums.limbs.extend_from_within(..);
+    case
+}
+
+/// Sum of doubles by a key of so many values.
 fn floats(rows: usize, groups: u64, ranged: bool, wide: bool) -> Case {
     let range = KeyRange { min: 0, max: i128::from(groups) - 1 };
     let how = if ranged { "range" } else { "searched" };
@@ -168,7 +193,7 @@ fn floats(rows: usize, groups: u64, ranged: bool, wide: bool) -> Case {
     let price = |row: usize| below(row, 17, 10_000_000) as f64 / 100.0;
     let any = |row: usize| f64::from_bits(scramble(row, 18) & !(1 << 62));
     let double = move |row: usize| if wide { any(row) } else { price(row) };
-    let sum = || aggregate(AggregateKind::SumFloat, column(1, ValueType::Float64));
+    let sum = aggregate(AggregateKind::SumFloat, column(1, ValueType::Float64));
     // What an earlier batch would have taught.
     let limbs = wide.then_some(LimbRange { low: 0, high: 31 });
     Case {
@@ -182,26 +207,32 @@ fn floats(rows: usize, groups: u64, ranged: bool, wide: bool) -> Case {
         program: Program::default(),
         by: GroupBy {
             keys: vec![GroupKey::Value(column(0, ValueType::Int32))],
-            aggregates: vec![sum(), sum()],
+            aggregates: vec![sum],
+            uncounted: [0].into(),
         },
         hint: GroupHint {
             groups: Some(groups as usize),
             ranges: if ranged { vec![Some(range)] } else { vec![] },
-            sums: SummedFloats { limbs: vec![limbs; 2], special: false },
+            sums: SummedFloats { limbs: vec![limbs], special: false },
             partitioned: None,
         },
     }
 }
 
 /// Sum of an integer by a sparse key of many values, of which one may be hot.
-fn many(rows: usize, hot: u64) -> Case {
+fn many(rows: usize, hot: u64, partitioned: Option<bool>) -> Case {
     let groups = (rows as u64 / 10).clamp(1, 10_000_000);
     let key = move |row: usize| {
         if below(row, 13, 100) < hot { 0 } else { scramble(below(row, 14, groups) as usize, 15) as i64 }
     };
-    let skew = if hot > 0 { format!(", {hot} % in one") } else { String::new() };
+    let mut how = if hot > 0 { format!(", {hot} % in one") } else { String::new() };
+    how.push_str(match partitioned {
+        None => "",
+        Some(true) => ", partitioned",
+        Some(false) => ", not partitioned",
+    });
     Case {
-        name: format!("sum by {groups} groups{skew}"),
+        name: format!("sum by {groups} groups{how}"),
         rows,
         floor: 16,
         columns: vec![longs(key), longs(|row| scramble(row, 12) as i64 % 1_000_000)],
@@ -209,8 +240,9 @@ fn many(rows: usize, hot: u64) -> Case {
         by: GroupBy {
             keys: vec![GroupKey::Value(column(0, ValueType::Int64))],
             aggregates: vec![aggregate(AggregateKind::SumInt, column(1, ValueType::Int64))],
+            ..GroupBy::default()
         },
-        hint: GroupHint { groups: Some(groups as usize), ..GroupHint::default() },
+        hint: GroupHint { groups: Some(groups as usize), partitioned, ..GroupHint::default() },
     }
 }
 
@@ -286,6 +318,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         cases.extend([false, true].map(|ranged| floats(rows, groups, ranged, false)));
         cases.push(floats(rows, groups, true, true));
     }
-    cases.extend([many(rows, 0), many(rows, 90)]);
+    cases.extend([nullable(rows, 1000), averages(rows, 1000)]);
+    cases.extend([None, Some(true), Some(false)].map(|partitioned| many(rows, 0, partitioned)));
+    cases.push(many(rows, 90, None));
     run_cases(&device, &cases, |case| &case.name, |group, case| run(&device, group, case))
 }

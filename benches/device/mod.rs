@@ -87,7 +87,8 @@ impl Device {
             Ok(if self.timed { Duration::from_nanos(kernel() - before) } else { wall })
         };
         let unit = if self.timed { "kernel" } else { "wall" };
-        group.throughput(Throughput::Bytes(rows as u64 * floor));
+        let elements = rows as u64;
+        group.throughput(Throughput::ElementsAndBytes { elements, bytes: elements * floor });
         group.bench_function(BenchmarkId::new(format!("{name}, {unit}"), rows), |b| {
             b.iter_custom(|count| {
                 let runs = (0..count).map(|_| once());

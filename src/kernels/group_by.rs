@@ -80,6 +80,20 @@ pub struct GroupBy {
     pub keys: Vec<GroupKey>,
     /// Aggregates.
     pub aggregates: Vec<AggregateSpec>,
+    /// Sums, by number among the aggregates, of decimals, of floats, and of integers rounded to doubles, of which nobody needs the number of
+    /// contributing rows, as an average does.
+    pub uncounted: BTreeSet<usize>,
+}
+
+impl GroupBy {
+    /// Whether [`GroupStates::counts`] of aggregate `at` has the number of contributing rows, not only whether there is one. To count
+    /// rows takes a word of a group's record and an atomic operation a row.
+    pub fn needs_number(&self, at: usize) -> bool {
+        self.aggregates.get(at).is_some_and(|spec| match spec.kind {
+            AggregateKind::CountRows | AggregateKind::Count => true,
+            kind => kind.tells_rows() && !self.uncounted.contains(&at),
+        })
+    }
 }
 
 /// Values that a key has: both ends belong to it, NULL does not.
@@ -171,7 +185,7 @@ pub enum StateValues {
 /// States of one aggregate, one a group.
 #[derive(Debug, Clone)]
 pub struct GroupStates {
-    /// Contributing rows; of aggregates that do not tell their number ([`AggregateKind::tells_rows`]), 1 where there are any.
+    /// Contributing rows; where [`GroupBy::needs_number`] says so, else 1 where there are some.
     pub counts: Vec<u64>,
     /// Values.
     pub values: StateValues,

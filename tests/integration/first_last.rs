@@ -260,3 +260,37 @@ async fn ties_of_one_partition() -> TestResult {
     }
     gpu.settled().await
 }
+
+/// The same of last_value, which with GROUP BY takes the first of equal rows, too, and without the last of the first batch that has one,
+/// where the device's batches are whole ones of the input.
+#[tokio::test(flavor = "multi_thread")]
+async fn ties_across_batches() -> TestResult {
+    let (gpu, off) = both().await?;
+    let grouped = [
+        "SELECT k, first_value(id ORDER BY few), last_value(id ORDER BY few), \
+         last_value(id ORDER BY few DESC NULLS LAST), first_value(flag ORDER BY few) FROM f GROUP BY k",
+        "SELECT id % 900, last_value(view ORDER BY few * few), first_value(dict ORDER BY few DESC) FROM f \
+         GROUP BY id % 900",
+        "SELECT first_value(id ORDER BY few), first_value(id ORDER BY few DESC) FROM f",
+    ];
+    let whole = [
+        "SELECT last_value(id ORDER BY few), last_value(id ORDER BY few DESC) FROM f",
+        "SELECT last_value(id ORDER BY few), last_value(flag ORDER BY few DESC) FILTER (WHERE id % 3 = 0) FROM f",
+    ];
+    for (batch_rows, batches, whole) in
+        [("100", 60, &[][..]), ("500", 12, &whole), ("700", 12, &whole), ("1000", 6, &whole)]
+    {
+        gpu.set("batch_rows", batch_rows).await?;
+        for sql in grouped.iter().chain(whole) {
+            let want = run(&off, sql).await?;
+            for exchanges in ["'collapse'", "'keep'"] {
+                gpu.set("exchanges", exchanges).await?;
+                let ran = gpu.run(sql).await?;
+                assert_eq!(ran.rows, want.rows, "{batch_rows} {exchanges} {sql}\n{}", ran.plan);
+                on_the_device(sql, &ran);
+                assert_eq!(ran.gpu_batches, batches, "{batch_rows} {sql}");
+            }
+        }
+    }
+    gpu.settled().await
+}

@@ -405,6 +405,25 @@ async fn cardinalities() -> TestResult {
     gpu.settled().await
 }
 
+/// A million groups, of which most have a row in several batches.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_million_groups() -> TestResult {
+    const GROUPS: i64 = 1_000_000;
+    const ROWS: i64 = 1_100_000;
+    let key = |row: i64| (row * 7_919 % GROUPS).wrapping_mul(0x9e37_79b9_7f4a_7c15_u64.cast_signed());
+    let keys = Int64Array::from_iter_values((0..ROWS).map(key));
+    let values = Int64Array::from_iter((0..ROWS).map(|row| (row % 11 != 0).then_some(row * 31 - ROWS)));
+    let (gpu, off) = both(2, &[("k", Arc::new(keys)), ("v", Arc::new(values))]).await?;
+    // Sums over the groups, since a million rows of text take longer than they.
+    let sql = "SELECT count(*), sum(c), sum(s), max(s), bit_xor(k + 3 * s), sum(c * (k % 1009)) FROM \
+               (SELECT k, count(*) AS c, sum(v) AS s FROM f GROUP BY k)";
+    let (want, ran) = (run(&off, sql).await?, gpu.run(sql).await?);
+    assert_eq!(ran.rows, want.rows, "{}", ran.plan);
+    assert!(ran.rows[0].contains("1000000"), "{:?}", ran.rows);
+    on_the_device(sql, &ran);
+    gpu.settled().await
+}
+
 /// Nearly as many groups as rows, where the device has too little memory for their tables, and where the CPU's merge has to spill:
 /// batches are cut or fall back, and no group is lost.
 #[tokio::test(flavor = "multi_thread")]

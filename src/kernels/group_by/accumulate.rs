@@ -18,16 +18,23 @@ pub(super) enum Bits {
     Xor,
 }
 
+/// A bit of [`Fold::Seen`] that other words of the record tell: it is set where one of them is not 0.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Told {
+    pub bit: u32,
+    /// Among the record's accumulators.
+    pub words: Vec<u32>,
+}
+
 /// How rows come together in an accumulator's words.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Fold {
     /// Number of rows, one word.
     Count,
-    /// 1 where there is a row, one word.
-    Seen,
-    /// Sum modulo 2^(32 `words`), of values that had 2^`bias` added to them where there is a bias; else `signed` tells whether the top
-    /// bit is a sign.
-    Sum { words: u32, bias: Option<u8>, signed: bool },
+    /// Whether a row contributed, a bit for each of up to 32 conditions: one word, or none where other words tell all.
+    Seen { stored: bool, told: Vec<Told> },
+    /// Sum modulo 2^(32 `words`); `signed` tells whether the top bit is a sign.
+    Sum { words: u32, signed: bool },
     /// Largest 32-bit order key of the rows, of MIN the complements; one word.
     Extreme { min: bool },
     /// Row number + 1 of the row with the best value, which argument function `function` computes again; one word.
@@ -48,8 +55,14 @@ impl Fold {
             Fold::Sum { words, .. } | Fold::Bits { words, .. } => *words,
             Fold::Float(float) => float.words(),
             Fold::First { nullable: true, .. } => 2,
+            Fold::Seen { stored: false, .. } => 0,
             _ => 1,
         }
+    }
+
+    /// Whether one of its words is not 0 where a row contributed, and only there.
+    pub fn shows_rows(&self) -> bool {
+        matches!(self, Fold::Best { .. } | Fold::First { .. })
     }
 
     /// The search for a best row that it needs.
@@ -105,7 +118,7 @@ impl Best {
             "
 fn {name}(at: u32, i: u32, x: {ty}) {{
     var best = atomicLoad(&{memory}[at]);
-    for (var n = 0u; n < args[5]; n++) {{
+    for (var n = 0u; n < fights; n++) {{
         if (best != 0u) {{
             let y = arg{function}(best - 1u);
             if (!({better})) {{
@@ -131,8 +144,6 @@ pub(super) struct Accumulator {
     pub fold: Fold,
     /// First word among the record's accumulators.
     pub at: u32,
-    /// Accumulator of the rows that contribute, which a bias needs.
-    pub count: Option<usize>,
     /// Type of the argument; of sums, that of the state.
     pub ty: ValueType,
     /// Class of the result.
@@ -192,17 +203,17 @@ fn maximum(memory: &str, at: &str, key: &str) -> String {
     format!("if (atomicLoad(&{memory}[{at}]) < {key}) {{ atomicMax(&{memory}[{at}], {key}); }}")
 }
 
-/// Functions that updates use: addition of a word and a carry to a word of `memory`, which gives the carry out.
+/// Functions that updates use: addition of a word and a carry to a word of `memory`, which gives the carry out. Where nothing is to be
+/// added, which is usual of upper words, memory is left alone.
 pub(super) fn library(memory: &str) -> String {
     format!(
         "
 fn {memory}_add(at: u32, x: u32, carry: u32) -> u32 {{
-    let s = u64(x) + u64(carry);
-    let low = u32(s & 0xfffffffflu);
-    if (low == 0u) {{
-        return u32(s >> 32u);
+    let s = x + carry;
+    if (s == 0u) {{
+        return carry;
     }}
-    return u32((u64(atomicAdd(&{memory}[at], low)) + s) >> 32u);
+    return select(0u, 1u, atomicAdd(&{memory}[at], s) > ~s);
 }}
 "
     )
@@ -221,14 +232,14 @@ impl Accumulator {
                 let rows = words.first().map_or("1u", String::as_str);
                 let _ = writeln!(text, "atomicAdd(&{name}[{}], {rows});", at(0));
             }
-            Fold::Seen => {
-                let seen = words.first().map_or("1u", String::as_str);
-                // Most rows find it set, and a load is cheaper than an atomic change.
-                let (load, store) = (format!("atomicLoad(&{name}[{}])", at(0)), at(0));
-                let _ = writeln!(
-                    text,
-                    "if ({seen} != 0u && {load} == 0u) {{ atomicStore(&{name}[{store}], 1u); }}"
-                );
+            Fold::Seen { .. } => {
+                // All but the first rows find that nothing is new.
+                for bits in words {
+                    let at = at(0);
+                    let new = format!("(atomicLoad(&{name}[{at}]) & bits) != bits");
+                    let _ =
+                        writeln!(text, "let bits = {bits}; if ({new}) {{ atomicOr(&{name}[{at}], bits); }}");
+                }
             }
             Fold::Sum { words: width, .. } => {
                 let mut carry = "0u".to_owned();
@@ -308,34 +319,35 @@ impl Accumulator {
         }
     }
 
-    /// The statement that declares the result of record `record` in `table` as `value`; `count` is the word of the contributing
-    /// rows. A sum of floats has none: its words are written one by one.
-    pub fn result(&self, memory: Memory, count: u32) -> String {
+    /// The statement that declares the result of record `record` in `table` as `value`. A sum of floats has none: its words are
+    /// written one by one.
+    pub fn result(&self, memory: Memory) -> String {
         let load = |word: u32| format!("table[{}]", memory.index("record", word));
         let at = |word: u32| load(self.at + word);
         match &self.fold {
-            Fold::Count | Fold::Seen => format!("let value = {};", at(0)),
-            Fold::Sum { words, bias, signed } => {
+            Fold::Count => format!("let value = {};", at(0)),
+            Fold::Seen { stored, told } => {
+                let mut parts: Vec<String> = stored.then(|| at(0)).into_iter().collect();
+                parts.extend(told.iter().map(|Told { bit, words }| {
+                    let set: Vec<String> =
+                        words.iter().map(|word| format!("{} != 0u", load(*word))).collect();
+                    format!("select(0u, {}u, {})", 1u32 << bit, set.join(" || "))
+                }));
+                format!("let value = {};", parts.join(" | "))
+            }
+            Fold::Sum { words, signed } => {
                 let mut parts: Vec<String> = (0..*words).map(|word| format!("u64({})", at(word))).collect();
-                let fill = match *signed && bias.is_none() && *words < 4 {
+                let fill = match *signed && *words < 4 {
                     true => format!("select(0lu, 0xfffffffflu, ({} >> 31u) != 0u)", at(words - 1)),
                     false => "0lu".to_owned(),
                 };
                 parts.resize(4, fill);
-                let count = format!("u64({})", load(count));
                 let low = format!("({}) | ({} << 32u)", parts[0], parts[1]);
-                if self.class != Class::Wide {
-                    let less = bias.map_or(String::new(), |bias| format!(" - ({count} << {bias}u)"));
-                    return format!("let value = ({low}){less};");
-                }
-                let wide = format!("vec2<u64>({low}, ({}) | ({} << 32u))", parts[2], parts[3]);
-                match bias {
-                    None => format!("let value = {wide};"),
-                    Some(0) => format!("let value = w_sub({wide}, vec2<u64>({count}, 0lu));"),
-                    Some(bias) => format!(
-                        "let value = w_sub({wide}, vec2<u64>({count} << {bias}u, {count} >> {}u));",
-                        64 - bias
-                    ),
+                match self.class {
+                    Class::Wide => {
+                        format!("let value = vec2<u64>({low}, ({}) | ({} << 32u));", parts[2], parts[3])
+                    }
+                    _ => format!("let value = {low};"),
                 }
             }
             Fold::Extreme { min } => {
@@ -389,9 +401,8 @@ impl Accumulator {
     /// Class of `value` as [`Self::result`] declares it.
     pub fn result_class(&self) -> Class {
         match (&self.fold, self.class) {
-            (Fold::Count | Fold::Seen, _) | (Fold::Extreme { .. } | Fold::Bits { .. }, Class::Bool) => {
-                Class::U32
-            }
+            (Fold::Count | Fold::Seen { .. }, _)
+            | (Fold::Extreme { .. } | Fold::Bits { .. }, Class::Bool) => Class::U32,
             (Fold::Sum { .. }, Class::I64) => Class::U64,
             (_, class) => class,
         }

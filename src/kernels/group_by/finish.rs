@@ -15,7 +15,7 @@ use crate::memory::{BindingKind, ShaderSource};
 use super::accumulate::{Accumulator, Fold, Memory, sum_words};
 use super::float::Window;
 use super::keys::Keys;
-use super::plan::Place;
+use super::plan::{Place, Rows};
 use super::{GroupStates, StateValues};
 
 /// Slots that a workgroup gathers at a time.
@@ -67,8 +67,7 @@ pub(super) fn emit_function(keys: &Keys, accumulators: &[Accumulator], table: Me
             );
             region += count;
         } else {
-            let count = acc.count.and_then(|count| accumulators.get(count)).map_or(acc.at, |count| count.at);
-            let _ = writeln!(text, "        {}", acc.result(table, count));
+            let _ = writeln!(text, "        {}", acc.result(table));
             put(&mut text, &mut region, &sum_words(acc.result_class(), "value"));
         }
         text.push_str("    }\n");
@@ -191,9 +190,8 @@ impl<'a> Regions<'a> {
                     let groups = words.chunks_exact(float.result_words() as usize);
                     Accumulated::Sums(groups.map(|words| window.read(words)).collect())
                 }
-                Fold::Count | Fold::Seen => {
-                    Accumulated::Counts(words(bytes).into_iter().map(u64::from).collect())
-                }
+                Fold::Count => Accumulated::Counts(words(bytes).into_iter().map(u64::from).collect()),
+                Fold::Seen { .. } => Accumulated::Seen(words(bytes)),
                 _ => Accumulated::Values(array(acc.ty, acc.class, bytes, self.groups, None)?),
             })
         });
@@ -204,6 +202,7 @@ impl<'a> Regions<'a> {
 /// One accumulator's results, one a group.
 pub(super) enum Accumulated {
     Counts(Vec<u64>),
+    Seen(Vec<u32>),
     Values(ArrayRef),
     Sums(Vec<ExactSum>),
 }
@@ -214,13 +213,24 @@ fn missing(what: &str) -> GpuError {
 
 impl Accumulated {
     /// States of an aggregate of `groups` groups out of its accumulators' results.
-    pub fn states(results: &[Accumulated], place: &Place, groups: usize) -> GpuResult<GroupStates> {
+    pub fn states(results: &[Accumulated], place: Place, groups: usize) -> GpuResult<GroupStates> {
         let missing = || missing("an accumulator has no result");
-        let counts = match place.count.map(|count| results.get(count)) {
-            None => vec![1; groups],
-            Some(Some(Accumulated::Counts(counts))) if place.tells_rows => counts.clone(),
-            Some(Some(Accumulated::Counts(counts))) => counts.iter().map(|count| (*count).min(1)).collect(),
-            Some(_) => return Err(missing()),
+        let counts = match place.rows {
+            Rows::Group => vec![1; groups],
+            Rows::Number(at) => match results.get(at) {
+                Some(Accumulated::Counts(counts)) => counts.clone(),
+                _ => return Err(missing()),
+            },
+            Rows::SomeOf(at) => match results.get(at) {
+                Some(Accumulated::Counts(counts)) => counts.iter().map(|count| (*count).min(1)).collect(),
+                _ => return Err(missing()),
+            },
+            Rows::Bit(at, bit) => match results.get(at) {
+                Some(Accumulated::Seen(words)) => {
+                    words.iter().map(|word| u64::from((word >> bit) & 1)).collect()
+                }
+                _ => return Err(missing()),
+            },
         };
         let values = match place.value.map(|at| results.get(at)) {
             None => StateValues::None,

@@ -13,7 +13,7 @@ use super::float::{MEET, Window, note_limbs};
 use super::keys::Keys;
 use super::plan::status;
 use super::strategy::{Local, Mode};
-use super::table::{NONE, direct, find, find_local, place_directly};
+use super::table::{HELD, NONE, digits, direct, find, find_local, place_directly};
 
 /// An aggregate's contribution to a record, and the condition under which a row makes it.
 #[derive(Debug, Clone)]
@@ -64,6 +64,12 @@ impl Body<'_> {
     /// Everything between the functions of rows and the entry point.
     pub fn functions(&self, loads: &Loads<'_>) -> GpuResult<String> {
         let mut text = String::new();
+        for (name, _) in HELD {
+            let _ = writeln!(text, "var<private> {name}: u32;");
+        }
+        if self.mode.direct {
+            text.push_str(&digits(self.keys).0);
+        }
         for number in 0..self.sums.len() {
             let _ = writeln!(text, "var<private> base{number}: u32;\nvar<private> met{number}: u64;");
         }
@@ -128,7 +134,7 @@ impl Body<'_> {
     if (slot == {NONE}) {{
         return;
     }}
-    let at = slot * args[6] + (lane & (args[6] - 1u));
+    let at = slot * copies + (lane & (copies - 1u));
     if (atomicLoad(&local[at]) == 0u) {{
         atomicStore(&local[at], i + 1u);
     }}
@@ -137,7 +143,7 @@ impl Body<'_> {
             );
             return text;
         }
-        text.push_str("    let h = hash(key, args[4]);\n");
+        let _ = writeln!(text, "    let h = {};", self.hash());
         if self.mode.local == Local::Cache {
             // Rows that find their group here earn more tries for others; where groups are many, few try.
             let _ = writeln!(
@@ -165,6 +171,14 @@ impl Body<'_> {
         text
     }
 
+    /// The hash of `key`, where slots are searched.
+    fn hash(&self) -> &'static str {
+        match self.mode {
+            Mode { direct: true, local: Local::None | Local::Direct, .. } => "0u",
+            _ => "hash(key, seed)",
+        }
+    }
+
     /// Statements that add the row to record `at`.
     fn updates_in(&self, memory: Memory) -> String {
         let mut text = String::new();
@@ -180,12 +194,18 @@ impl Body<'_> {
     }
 
     /// The entry point. Loads of an iteration come first, so that they are in flight together; the loop ends early where the
-    /// attempt has failed.
+    /// attempt has failed. All invocations look for that in one word, which gives few answers at a time, so they look rarely.
     pub fn entry(&self, loads: &Loads<'_>, param_loads: &str) -> String {
         let mut text = ENTRY.replace("(256)", &format!("({})", self.threads));
         text.push_str(&loads.masks());
         text.push_str(param_loads);
         text.push_str("    state = 0u;\n");
+        for (name, value) in HELD {
+            let _ = writeln!(text, "    {name} = {value};");
+        }
+        if self.mode.direct {
+            text.push_str(&digits(self.keys).1);
+        }
         // The windows' bases lie behind the keys' digits.
         let digits = if self.mode.direct { 4 * self.keys.fields.len() } else { 0 };
         for number in 0..self.sums.len() {
@@ -203,8 +223,9 @@ impl Body<'_> {
                 text.push_str("    credit = 16u;\n");
             }
         }
-        let failed = format!("(atomicLoad(&status[0]) & {}u) != 0u", status::FAILED);
-        let flush = if self.mode.local == Local::None { String::new() } else { self.flush(&failed) };
+        let failed = status::FAILED;
+        let vain = format!("(state & {failed}u) != 0u");
+        let flush = if self.mode.local == Local::None { String::new() } else { self.flush(&vain) };
         let tile = self.threads * self.unroll;
         if self.mode.ordered {
             // A window of the order at a time.
@@ -218,22 +239,35 @@ impl Body<'_> {
     for (var start = first + group * window; start < rows; start += groups * window) {{
 {credit}        let end = min(start + window, rows);
         let last = end - 1u;
+        state |= atomicLoad(&status[0]) & {failed}u;
         for (var base = start; base < end; base += {tile}u) {{",
                 behind + 1,
                 behind + 2,
             );
-            text.push_str(&self.rows(loads, "end", "ids[min(i, last)]", &failed));
-            text.push_str("        }\n");
+            text.push_str(&self.rows(loads, "end", "ids[min(i, last)]"));
+            let _ = writeln!(text, "        if ({vain}) {{\n            break;\n        }}\n        }}");
             text.push_str(&flush);
             text.push_str("    }\n");
         } else {
             let _ = writeln!(
                 text,
                 "    let last = rows - 1u;
+    var turn = 0u;
     for (var base = group * {tile}u; base < rows; base += groups * {tile}u) {{"
             );
-            text.push_str(&self.rows(loads, "rows", "min(i, last)", &failed));
-            text.push_str("    }\n");
+            text.push_str(&self.rows(loads, "rows", "min(i, last)"));
+            let _ = writeln!(
+                text,
+                "        turn += 1u;
+        if ((turn & 15u) == 0u) {{
+            state |= atomicLoad(&status[0]) & {failed}u;
+        }}
+        if ({vain}) {{
+            break;
+        }}
+    }}
+    state |= atomicLoad(&status[0]) & {failed}u;"
+            );
             text.push_str(&flush);
         }
         text.push_str("    if (state != 0u) {\n        atomicOr(&status[0], state);\n    }\n");
@@ -243,7 +277,7 @@ impl Body<'_> {
     }
 
     /// Statements that load and add the rows of an iteration, of which there are some up to `end`; `row` is the row of place `i`.
-    fn rows(&self, loads: &Loads<'_>, end: &str, row: &str, failed: &str) -> String {
+    fn rows(&self, loads: &Loads<'_>, end: &str, row: &str) -> String {
         let mut text = String::new();
         for u in 0..self.unroll {
             let row = row.replace("(i,", &format!("(i{u},"));
@@ -257,12 +291,11 @@ impl Body<'_> {
         for u in 0..self.unroll {
             let _ = writeln!(text, "        row(j{u}, i{u} < {end}{});", loads.arguments(&format!("_{u}")));
         }
-        let _ = writeln!(text, "        if ({failed}) {{\n            break;\n        }}");
         text
     }
 
     /// Statements that move the workgroup's table into the table; of ordered rows, it is empty then.
-    fn flush(&self, failed: &str) -> String {
+    fn flush(&self, vain: &str) -> String {
         let (slots, threads) = (self.local_slots, self.threads);
         let mut text = String::from("    workgroupBarrier();\n");
         let computed = self.mode.local == Local::Direct;
@@ -270,10 +303,10 @@ impl Body<'_> {
             // Copies of a slot meet in the first.
             let _ = writeln!(
                 text,
-                "    for (var d = args[6] >> 1u; d > 0u; d >>= 1u) {{
+                "    for (var d = copies >> 1u; d > 0u; d >>= 1u) {{
         for (var to = l; to < {slots}u; to += {threads}u) {{
             let other = to + d;
-            if ((to & (args[6] - 1u)) < d && atomicLoad(&local[other]) != 0u) {{
+            if ((to & (copies - 1u)) < d && atomicLoad(&local[other]) != 0u) {{
                 atomicStore(&local[to], atomicLoad(&local[other]));
 {}            }}
         }}
@@ -282,21 +315,22 @@ impl Body<'_> {
                 self.merged(self.local(), "to", "other")
             );
         }
-        let condition = if computed { " && (other & (args[6] - 1u)) == 0u" } else { "" };
+        let condition = if computed { " && (other & (copies - 1u)) == 0u" } else { "" };
         let _ = writeln!(
             text,
             "    for (var other = l; other < {slots}u; other += {threads}u) {{
-        if ({failed}) {{
+        if ({vain}) {{
             break;
         }}
         let owner = atomicLoad(&local[other]);
         if (owner != 0u{condition}) {{
             let key = keys(owner - 1u);
-            let at = place(owner - 1u, key, hash(key, args[4]));
+            let at = place(owner - 1u, key, {});
             if (at != {NONE}) {{
 {}            }}
 {}        }}
     }}",
+            self.hash(),
             self.merged(self.table(), "at", "other"),
             if self.mode.ordered { self.emptied() } else { String::new() },
         );

@@ -23,7 +23,7 @@ pub(in crate::kernels) struct KeyField {
     /// Number of the NULL flag, where the key may be NULL.
     pub flag: Option<u32>,
     /// Bound on the magnitude.
-    bits: u8,
+    pub bits: u8,
 }
 
 /// The keys of a grouping.

@@ -12,7 +12,7 @@ use crate::kernels::partition::Partitions;
 use crate::kernels::program::{Program, Segment};
 use crate::kernels::select::{SCAN_BLOCK, SCAN_COST, scan_shader};
 use crate::kernels::shader::{ArgumentBlock, WORKGROUP, argument_block};
-use crate::memory::{BufferSlice, DeviceCaps, LaunchScope, Pipeline, download, download_timed};
+use crate::memory::{BufferSlice, DeviceCaps, LaunchScope, Pipeline, download_timed};
 
 use super::accumulate::Fold;
 use super::attempt::{Attempt, Attempted, Surprise};
@@ -194,10 +194,7 @@ impl<'a> Launch<'a> {
         self.gather(&mut encoder, &mut timer, &table, &out, cap, &mut keep)?;
         let span = self.scope.kernel_span("group_by", self.segment.rows);
         let ranges = [(&table.status, self.status_bytes()), (&out, bytes)];
-        let read = match one_wait {
-            true => download_timed(self.scope, encoder, &ranges, timer).instrument(span).await?,
-            false => download(self.scope, encoder, &ranges).instrument(span).await?,
-        };
+        let read = download_timed(self.scope, encoder, &ranges, timer).instrument(span).await?;
         drop(keep);
         let status = match before {
             Some(status) => status,
@@ -254,8 +251,8 @@ impl<'a> Launch<'a> {
         let mut regions = Regions::new(bytes, cap, status.groups);
         let keys = regions.keys(&self.plan.keys)?;
         let results = regions.results(&self.plan.accumulators, &self.plan.sums)?;
-        let places = self.plan.places.iter();
-        let states = places.map(|place| Accumulated::states(&results, place, status.groups));
+        let states =
+            self.plan.places.iter().map(|place| Accumulated::states(&results, *place, status.groups));
         Ok(GroupResult {
             groups: status.groups,
             keys,

@@ -47,12 +47,23 @@ pub(super) mod status {
 /// Where an aggregate's state is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place {
-    /// Accumulator of the contributing rows, or of whether there are any; every row of a group contributes where there is none.
-    pub count: Option<usize>,
-    /// Whether the state tells how many rows contribute.
-    pub tells_rows: bool,
+    /// What tells the contributing rows.
+    pub rows: Rows,
     /// Accumulator of the value.
     pub value: Option<usize>,
+}
+
+/// What tells how many rows contribute to an aggregate or, where nobody needs their number, whether there is one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rows {
+    /// An accumulator of their number.
+    Number(usize),
+    /// The same, though there being one is all that matters.
+    SomeOf(usize),
+    /// A bit of the accumulator.
+    Bit(usize, u32),
+    /// The group, which has none but such rows.
+    Group,
 }
 
 /// A row kernel.

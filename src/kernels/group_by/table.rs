@@ -2,17 +2,37 @@
 
 use std::fmt::Write;
 
-use crate::kernels::expr::sign_extended;
 use crate::kernels::expr::widths::Class;
 
-use super::keys::Keys;
+use super::keys::{KeyField, Keys};
 use super::plan::status;
 
 /// What a row without a place gets.
 pub(super) const NONE: &str = "0xffffffffu";
 
-/// The function that gives the record of a row's group in `table`, searched, a new one if need be. Arguments: 2 = slots - 1, lower half of 3 = slots
-/// to try. The keys' words lie behind the owner, each with 1 added so that 0 says that it was not written yet. Of ordered rows, the top bits of
+/// What every row uses of the arguments, which invocations keep in registers: memory is read once instead of once a row. Argument 2
+/// is the number of the table's slots - 1; 3 has the slots to try in the table below, in a workgroup's table above; 4 is what hashes
+/// begin with, 5 how often a row fights for a best value, 6 the copies of a workgroup's computed slot.
+pub(super) const HELD: [(&str, &str); 6] = [
+    ("mask", "args[2]"),
+    ("tries", "args[3] & 0xffffu"),
+    ("local_tries", "args[3] >> 16u"),
+    ("seed", "args[4]"),
+    ("fights", "args[5]"),
+    ("copies", "args[6]"),
+];
+
+/// The statements that say that the attempt has failed because of `bit` of the status: at once, and once an invocation.
+fn fail(bit: u32) -> String {
+    format!(
+        "if ((state & {bit}u) == 0u) {{
+        state |= {bit}u;
+        atomicOr(&status[0], {bit}u);
+    }}"
+    )
+}
+
+/// The function that gives the record of a row's group in `table`, searched, a new one if need be. The keys' words lie behind the owner, each with 1 added so that 0 says that it was not written yet. Of ordered rows, the top bits of
 /// a hash are the slot, behind those that all rows have alike.
 pub(super) fn find(keys: &Keys, stride: u32, ordered: bool) -> String {
     let slot = if ordered { "(h << alike) >> countLeadingZeros(mask)" } else { "h & mask" };
@@ -41,9 +61,8 @@ pub(super) fn find(keys: &Keys, stride: u32, ordered: bool) -> String {
     format!(
         "
 fn place(i: u32, key: Key, h: u32) -> u32 {{
-    let mask = args[2];
     var slot = {slot};
-    for (var n = 0u; n < (args[3] & 0xffffu); n++) {{
+    for (var n = 0u; n < tries; n++) {{
         let at = slot * {stride}u;
         var owner = atomicLoad(&table[at]);
 {loads}        if (owner == 0u) {{
@@ -62,16 +81,15 @@ fn place(i: u32, key: Key, h: u32) -> u32 {{
             slot = (slot + 1u) & mask;
         }}
     }}
-    atomicOr(&status[0], {}u);
+    {}
     return {NONE};
 }}
 ",
-        status::FULL
+        fail(status::FULL)
     )
 }
 
-/// The function that gives the slot of a row's group in `local`, or none. Argument 6: its slots; upper half of
-/// argument 3: slots to try. A slot is claimed by the first word that it holds of its key (all words
+/// The function that gives the slot of a row's group in `local`, or none. A slot is claimed by the first word that it holds of its key (all words
 /// where they are few, else a hash); what else it holds is written after, and whoever comes in between looks further: groups that lie
 /// here twice meet in `table`.
 pub(super) fn find_local(keys: &Keys, slots: u32, ordered: bool) -> String {
@@ -106,12 +124,11 @@ pub(super) fn find_local(keys: &Keys, slots: u32, ordered: bool) -> String {
     format!(
         "
 fn find_local(i: u32, key: Key, h: u32) -> u32 {{
-    let slots = args[6];
 {marks}    if ({}) {{
         return {NONE};
     }}
-    var slot = ({bits} * slots) >> 16u;
-    for (var n = 0u; n < (args[3] >> 16u); n++) {{
+    var slot = ({bits} * {slots}u) >> 16u;
+    for (var n = 0u; n < local_tries; n++) {{
         let at = slot;
         var found = atomicLoad(&local[at + {slots}u]);
         if (found == 0u) {{
@@ -127,7 +144,7 @@ fn find_local(i: u32, key: Key, h: u32) -> u32 {{
         }}
         // In steps that grow, so that slots in use don't cluster.
         slot += n + 1u;
-        slot -= select(0u, slots, slot >= slots);
+        slot -= select(0u, {slots}u, slot >= {slots}u);
     }}
     return {NONE};
 }}
@@ -156,50 +173,74 @@ fn place(i: u32, key: Key, h: u32) -> u32 {{
     )
 }
 
-/// The function that computes a row's slot from its keys. Argument 7: where the keys' digits lie in the arguments.
-pub(super) fn direct(keys: &Keys) -> String {
-    let mut text = String::from(
-        "\nfn direct(key: Key) -> u32 {\n    let digits = args[7];\n    var slot = 0u;\n    var outside = false;\n",
-    );
+/// Whether a key's distance from the range's begin fits 32 bits. Other keys than those of the range may get its slots then, but never two
+/// keys one slot.
+fn is_narrow(field: &KeyField) -> bool {
+    match field.class {
+        Class::I64 => field.bits <= 31,
+        class => matches!(class, Class::I32 | Class::U32),
+    }
+}
+
+/// Variables of the digits of computed slots, and the statements that fill them from word `args[7]` of the arguments on.
+pub(super) fn digits(keys: &Keys) -> (String, String) {
+    let (mut variables, mut loads) = (String::new(), String::new());
     for (at, field) in keys.fields.iter().enumerate() {
-        let value = match field.class {
-            Class::I32 => format!("bitcast<u64>({})", sign_extended(&format!("key.k{at}"))),
-            Class::I64 => format!("bitcast<u64>(key.k{at})"),
-            Class::U64 => format!("key.k{at}"),
-            _ => format!("u64(key.k{at})"),
+        let word = |word: usize| format!("args[args[7] + {}u]", 4 * at + word);
+        let (ty, least) = match is_narrow(field) {
+            true => ("u32", word(0)),
+            false => ("u64", format!("(u64({}) << 32u) | u64({})", word(1), word(0))),
         };
-        let word = |word: usize| format!("args[digits + {}u]", 4 * at + word);
         let _ = writeln!(
-            text,
-            "    let extent{at} = {};
-    let delta{at} = {value} - ((u64({}) << 32u) | u64({}));",
-            word(2),
-            word(1),
-            word(0)
+            variables,
+            "var<private> least{at}: {ty};\nvar<private> extent{at}: u32;\nvar<private> step{at}: u32;"
         );
-        let digit = format!("u32(delta{at} & 0xfffffffflu)");
-        let far = format!("delta{at} >= u64(extent{at})");
-        match field.flag {
+        let _ = writeln!(
+            loads,
+            "    least{at} = {least};\n    extent{at} = {};\n    step{at} = {};",
+            word(2),
+            word(3)
+        );
+    }
+    (variables, loads)
+}
+
+/// The function that computes a row's slot from its keys.
+pub(super) fn direct(keys: &Keys) -> String {
+    let mut text =
+        String::from("\nfn direct(key: Key) -> u32 {\n    var slot = 0u;\n    var outside = false;\n");
+    for (at, field) in keys.fields.iter().enumerate() {
+        let narrow = is_narrow(field);
+        let value = match field.class {
+            Class::I32 => format!("bitcast<u32>(key.k{at})"),
+            Class::I64 if narrow => format!("u32(bitcast<u64>(key.k{at}) & 0xfffffffflu)"),
+            Class::I64 => format!("bitcast<u64>(key.k{at})"),
+            _ => format!("key.k{at}"),
+        };
+        let _ = writeln!(text, "    let delta{at} = {value} - least{at};");
+        let (digit, extent) = match narrow {
+            true => (format!("delta{at}"), format!("extent{at}")),
+            false => (format!("u32(delta{at} & 0xfffffffflu)"), format!("u64(extent{at})")),
+        };
+        let far = format!("delta{at} >= {extent}");
+        let _ = match field.flag {
             None => {
-                let _ =
-                    writeln!(text, "    outside = outside | ({far});\n    slot += {digit} * {};", word(3));
+                writeln!(text, "    outside = outside | ({far});\n    slot += {digit} * step{at};")
             }
-            Some(flag) => {
-                let null = format!("((key.z{} >> {}u) & 1u) != 0u", flag / 32, flag % 32);
-                let _ = writeln!(
-                    text,
-                    "    let null{at} = {null};
+            Some(flag) => writeln!(
+                text,
+                "    let null{at} = ((key.z{} >> {}u) & 1u) != 0u;
     outside = outside | (!null{at} & ({far}));
-    slot += select({digit}, extent{at}, null{at}) * {};",
-                    word(3)
-                );
-            }
-        }
+    slot += select({digit}, extent{at}, null{at}) * step{at};",
+                flag / 32,
+                flag % 32
+            ),
+        };
     }
     let _ = writeln!(
         text,
-        "    if (outside) {{\n        atomicOr(&status[0], {}u);\n        return {NONE};\n    }}\n    return slot;\n}}",
-        status::OUTSIDE
+        "    if (outside) {{\n    {}\n        return {NONE};\n    }}\n    return slot;\n}}",
+        fail(status::OUTSIDE)
     );
     text
 }

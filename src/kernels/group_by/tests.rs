@@ -23,6 +23,7 @@ mod floats;
 mod limits;
 mod ordered;
 mod shapes;
+mod states;
 
 fn agg(kind: AggregateKind, arg: Arc<Expr>) -> AggregateSpec {
     AggregateSpec { kind, arg: Some(arg), filter: None }
@@ -151,7 +152,11 @@ async fn every_type_as_key() {
     let types: Vec<ValueType> = TYPES.iter().chain(&OTHERS).copied().collect();
     for (number, types) in types.chunks(3).enumerate() {
         let keys = types.iter().enumerate().map(|(at, &ty)| key(at, ty)).collect();
-        let by = GroupBy { keys, aggregates: vec![count_rows(), agg(AggregateKind::SumInt, col(3, Int32))] };
+        let by = GroupBy {
+            keys,
+            aggregates: vec![count_rows(), agg(AggregateKind::SumInt, col(3, Int32))],
+            ..GroupBy::default()
+        };
         let mut rng = Rng::new(number as u64);
         let cases = [(1, 1, 1, None), (800, 2, 20, None), (1500, 40, 10, Some(1)), (300, 3, 100, Some(5))];
         for (rows, pool, nulls, hint) in cases {
@@ -173,7 +178,8 @@ async fn every_aggregate_of_every_type() {
     let types: Vec<ValueType> = TYPES.iter().chain(&OTHERS).copied().collect();
     for (number, types) in types.chunks(5).enumerate() {
         let aggregates = types.iter().enumerate().flat_map(|(at, &ty)| all_of(&col(at + 1, ty)));
-        let by = GroupBy { keys: vec![key(0, Int32)], aggregates: aggregates.collect() };
+        let by =
+            GroupBy { keys: vec![key(0, Int32)], aggregates: aggregates.collect(), ..GroupBy::default() };
         let mut rng = Rng::new(100 + number as u64);
         for (rows, pool, nulls) in [(2000, 3, 1), (1000, 200, 50), (257, 2, 100)] {
             let shape = DataShape { nulls, edgy: 3, offset: rng.below(40) };
@@ -204,6 +210,7 @@ fn sums_and_extremes() -> GroupBy {
             agg(AggregateKind::Min, col(1, Int64)),
             agg(AggregateKind::Max, col(2, Int32)),
         ],
+        ..GroupBy::default()
     }
 }
 
@@ -267,6 +274,7 @@ async fn a_million_groups() {
     let by = GroupBy {
         keys: vec![key(0, Int64)],
         aggregates: vec![agg(AggregateKind::SumInt, col(1, Int64)), count_rows()],
+        ..GroupBy::default()
     };
     let mut want = vec![(0i64, 0u64); GROUPS as usize];
     for row in 0..ROWS {
@@ -330,6 +338,7 @@ async fn selections_and_expressions() {
             AggregateSpec { filter: Some(less(3)), ..count_rows() },
             agg(AggregateKind::Count, col(1, Int32)),
         ],
+        ..GroupBy::default()
     };
     let mut rng = Rng::new(77);
     for (rows, nulls, limit) in
@@ -369,7 +378,7 @@ async fn random_programs() {
                 all_of(&arg).into_iter().map(|spec| AggregateSpec { filter: filter.clone(), ..spec }),
             );
         }
-        let by = GroupBy { keys, aggregates };
+        let by = GroupBy { keys, aggregates, ..GroupBy::default() };
         let program = Program { selection, params: make.params };
         for (rows, nulls, edgy) in [(700, 20, 0), (1500, 2, 4)] {
             let shape = DataShape { nulls, edgy, offset: rng.below(40) };
@@ -393,6 +402,7 @@ async fn codes_are_keys() {
     let by = GroupBy {
         keys: vec![GroupKey::Codes(0), GroupKey::Codes(1)],
         aggregates: vec![count_rows(), agg(AggregateKind::SumDecimal, col(2, dec(15, 2)))],
+        ..GroupBy::default()
     };
     let mut rng = Rng::new(4);
     for (rows, first, second) in [(5000, 4, 3), (5000, 300, 200)] {
@@ -424,8 +434,12 @@ async fn without_aggregates_and_without_keys() {
     let mut rng = Rng::new(6);
     let columns = [pooled(Int32, 3000, 700, 3, &mut rng), pooled(Int16, 3000, 2, 0, &mut rng)];
     let keys = vec![key(0, Int32), key(1, Int16)];
-    let distinct = GroupBy { keys, aggregates: vec![] };
-    let whole = GroupBy { keys: vec![], aggregates: vec![agg(AggregateKind::SumInt, col(0, Int32))] };
+    let distinct = GroupBy { keys, aggregates: vec![], ..GroupBy::default() };
+    let whole = GroupBy {
+        keys: vec![],
+        aggregates: vec![agg(AggregateKind::SumInt, col(0, Int32))],
+        ..GroupBy::default()
+    };
     let hint = GroupHint::default();
     for by in [&distinct, &whole] {
         check(&scope, &Program::default(), by, &columns, 3000, &hint, &format!("{by:?}")).await;

@@ -77,7 +77,7 @@ pub fn group_by(
                 StateValues::Array(array_of(ty, &values)?)
             }
         };
-        let most = if spec.kind.tells_rows() { u64::MAX } else { 1 };
+        let most = if by.needs_number(at) { u64::MAX } else { 1 };
         Ok(GroupStates { counts: states.iter().map(|group| of(group).count.min(most)).collect(), values })
     });
     Ok(GroupResult {

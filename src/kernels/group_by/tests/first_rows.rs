@@ -28,7 +28,7 @@ async fn orders_ties_and_nulls() {
     for (number, types) in types.chunks(2).enumerate() {
         let mut aggregates = vec![count_rows()];
         aggregates.extend(types.iter().enumerate().flat_map(|(at, &ty)| firsts(&col(at + 1, ty))));
-        let by = GroupBy { keys: vec![key(0, Int64)], aggregates };
+        let by = GroupBy { keys: vec![key(0, Int64)], aggregates, ..GroupBy::default() };
         let mut rng = Rng::new(700 + number as u64);
         for (rows, many, pool, nulls) in
             [(1, 1, 1, 0), (4099, 7, 3, 30), (4099, 500, 2, 0), (3000, 2, 1, 100)]
@@ -55,7 +55,7 @@ async fn few_groups() {
     let scope = scope(&device());
     let mut rng = Rng::new(11);
     for (keys, rows) in [(vec![key(0, Boolean)], 5000), (vec![], 5000), (vec![], 3)] {
-        let by = GroupBy { keys, aggregates: firsts(&col(1, Int32)) };
+        let by = GroupBy { keys, aggregates: firsts(&col(1, Int32)), ..GroupBy::default() };
         let columns = [pooled(Boolean, rows, 2, 10, &mut rng), pooled(Int32, rows, 9, 10, &mut rng)];
         for hint in [GroupHint::default(), groups(3)] {
             let what = format!("{} keys, {rows} rows, {hint:?}", by.keys.len());
@@ -72,7 +72,7 @@ async fn selected_rows_keep_their_numbers() {
     let filter = Some(cmp(CompareOp::Gt, col(2, Int16), param(1, Int16)));
     let filtered = |spec: AggregateSpec| AggregateSpec { filter: filter.clone(), ..spec };
     let aggregates = firsts(&col(1, Int64)).into_iter().map(filtered).chain(firsts(&col(2, Int16)));
-    let by = GroupBy { keys: vec![key(0, Int64)], aggregates: aggregates.collect() };
+    let by = GroupBy { keys: vec![key(0, Int64)], aggregates: aggregates.collect(), ..GroupBy::default() };
     let selection = Some(cmp(CompareOp::Lt, col(3, Int32), param(0, Int32)));
     for (number, (rows, many, least)) in
         [(3000, 9, 2), (3000, 1500, 8), (6000, 40, 99)].into_iter().enumerate()
@@ -104,7 +104,7 @@ async fn selected_rows_keep_their_numbers() {
 async fn one_value_for_all() {
     let scope = scope(&device());
     let rows = 20_000;
-    let by = GroupBy { keys: vec![key(0, Int64)], aggregates: firsts(&col(1, Int64)) };
+    let by = GroupBy { keys: vec![key(0, Int64)], aggregates: firsts(&col(1, Int64)), ..GroupBy::default() };
     let mut rng = Rng::new(5);
     let columns = [keys_below(3, rows, &mut rng), array_of(Int64, &vec![Some(7); rows]).expect("array")];
     for hint in [groups(3), groups(100_000), GroupHint { partitioned: Some(true), ..groups(3) }] {
@@ -119,7 +119,7 @@ async fn faults_and_floats() {
     let values: Vec<Scalar> = (0..500).map(|at| Some(if at == 40 { i64::MIN.into() } else { at })).collect();
     let columns = [array_of(Int64, &values).expect("array")];
     let absolute = call(crate::kernels::expr::IntegerFn::Abs, vec![col(0, Int64)], Int64);
-    let by = GroupBy { keys: vec![key(0, Int64)], aggregates: firsts(&absolute) };
+    let by = GroupBy { keys: vec![key(0, Int64)], aggregates: firsts(&absolute), ..GroupBy::default() };
     let result = check(&scope, &Program::default(), &by, &columns, 500, &groups(500), "abs").await;
     assert!(result.fault);
     for ty in [Float16, Float32, Float64] {

@@ -12,7 +12,7 @@ const TINY: f64 = f64::from_bits(1);
 /// SUM, and AVG's numerator, which is the same, of column 1.
 fn sums(ty: ValueType) -> GroupBy {
     let sum = || agg(AggregateKind::SumFloat, col(1, ty));
-    GroupBy { keys: vec![key(0, Int64)], aggregates: vec![sum(), sum()] }
+    GroupBy { keys: vec![key(0, Int64)], aggregates: vec![sum(), sum()], ..GroupBy::default() }
 }
 
 fn doubles(values: impl IntoIterator<Item = f64>) -> ArrayRef {
@@ -285,6 +285,7 @@ async fn filters_and_expressions() {
             agg(AggregateKind::Max, x()),
             count_rows(),
         ],
+        ..GroupBy::default()
     };
     let mut rng = Rng::new(15);
     for (nulls, edgy) in [(0, 0), (30, 0), (10, 5)] {

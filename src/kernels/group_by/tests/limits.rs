@@ -128,7 +128,7 @@ async fn more_groups_than_a_table_holds() {
     let full = device();
     let caps = DeviceCaps { max_binding_bytes: 1 << 16, ..full.caps().as_ref().clone() };
     let scope = scope(&full.with_caps(caps));
-    let by = GroupBy { keys: vec![key(0, Int64)], aggregates: vec![count_rows()] };
+    let by = GroupBy { keys: vec![key(0, Int64)], aggregates: vec![count_rows()], ..GroupBy::default() };
     let mut rng = Rng::new(3);
     let columns = [keys_below(7000, 7000, &mut rng)];
     let segment = segment(&scope, &columns, 7000).await.expect("upload");

@@ -50,6 +50,7 @@ async fn selections_and_skew() {
     let by = GroupBy {
         keys: vec![key(0, Int64), key(1, Int16)],
         aggregates: std::iter::once(count_rows()).chain(aggregates).chain([sum]).collect(),
+        ..GroupBy::default()
     };
     let mut rng = Rng::new(50);
     for (number, (rows, hot, limit)) in
@@ -114,6 +115,7 @@ async fn faults() {
     let of = |key: &Arc<Expr>, arg: &Arc<Expr>| GroupBy {
         keys: vec![GroupKey::Value(Arc::clone(key))],
         aggregates: vec![agg(AggregateKind::Max, Arc::clone(arg))],
+        ..GroupBy::default()
     };
     let plain = col(0, Int64);
     for by in [of(&absolute, &plain), of(&plain, &absolute)] {

@@ -73,7 +73,7 @@ fn shaders_are_valid() {
         }
         let mut make = ExprGen { rng: &mut rng, params: vec![], logic: true };
         let selection = make.rng.one_in(2).then(|| make.expr(Boolean, 3));
-        let by = GroupBy { keys, aggregates };
+        let by = GroupBy { keys, aggregates, ..GroupBy::default() };
         let program = Program { selection, params: make.params };
         let shapes = shapes_of_all(seed % 3 == 0, [8, 40, 60, 128][seed as usize % 4]);
         for hint in &hints {
@@ -95,7 +95,7 @@ fn shader_text_depends_on_the_shape_only() {
     let texts = |value: i128, max: i128| {
         let selection = Some(cmp(CompareOp::Lt, col(4, Int64), param(0, Int64)));
         let program = Program { selection, params: vec![(Int64, Some(value))] };
-        let by = GroupBy { keys: vec![key(4, Int64)], aggregates: vec![count_rows()] };
+        let by = GroupBy { keys: vec![key(4, Int64)], aggregates: vec![count_rows()], ..GroupBy::default() };
         let hint = GroupHint { ranges: vec![Some(KeyRange { min: value, max })], ..GroupHint::default() };
         let shaders = group_by_shaders(&caps, &program, &by, &shapes, &hint).expect("shaders");
         shaders.into_iter().map(|shader| shader.wgsl).collect::<Vec<_>>()
@@ -108,13 +108,17 @@ fn shader_text_depends_on_the_shape_only() {
 fn unsupported_work_is_an_error() {
     let caps = DeviceCaps::for_tests();
     let shapes = shapes_of_all(false, 128);
-    let sum_of_dates =
-        GroupBy { keys: vec![key(4, Int64)], aggregates: vec![agg(AggregateKind::SumInt, col(11, Date32))] };
+    let sum_of_dates = GroupBy {
+        keys: vec![key(4, Int64)],
+        aggregates: vec![agg(AggregateKind::SumInt, col(11, Date32))],
+        ..GroupBy::default()
+    };
     let no_argument = GroupBy {
         keys: vec![],
         aggregates: vec![AggregateSpec { kind: AggregateKind::Max, arg: None, filter: None }],
+        ..GroupBy::default()
     };
-    let not_coded = GroupBy { keys: vec![GroupKey::Codes(4)], aggregates: vec![] };
+    let not_coded = GroupBy { keys: vec![GroupKey::Codes(4)], aggregates: vec![], ..GroupBy::default() };
     for by in [&sum_of_dates, &no_argument, &not_coded] {
         let error = group_by_shaders(&caps, &Program::default(), by, &shapes, &GroupHint::default());
         assert!(matches!(error, Err(GpuError::Internal(_))), "{error:?}");

@@ -81,8 +81,11 @@ async fn kernels_that_read_tables_have_a_copy_of_them() {
 
         // The gathering kernel reads keys again, which may be of a list.
         for (key, copies) in [(&n, 1), (&found, 2)] {
-            let by =
-                GroupBy { keys: vec![GroupKey::Value(Arc::clone(key))], aggregates: vec![count(&found)] };
+            let by = GroupBy {
+                keys: vec![GroupKey::Value(Arc::clone(key))],
+                aggregates: vec![count(&found)],
+                ..GroupBy::default()
+            };
             let (scope, ledger) = counted(&device);
             let hint = GroupHint { partitioned: Some(false), ..GroupHint::default() };
             group_by(&scope, &all, &by, &segment, &hint).await.expect("group_by");

@@ -15,6 +15,7 @@ mod states;
 mod text;
 
 use std::any::Any;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
@@ -53,6 +54,8 @@ pub struct GroupOp {
     sets: Vec<GroupingSet>,
     /// What the kernel computes, in the order of the functions.
     aggregates: Vec<AggregateSpec>,
+    /// Those of which nobody needs the number of contributing rows, though kernels would count them.
+    uncounted: BTreeSet<usize>,
     /// Of MIN and MAX over strings, whose kernels see ranks, where the strings are.
     texts: Vec<Option<Text>>,
     params: ParamTable,
@@ -102,6 +105,7 @@ impl GroupOp {
         let sets = GroupingSet::all(groups, group.has_grouping_set())
             .ok_or_else(|| internal_datafusion_err!("GpuAggregateExec: too many grouping columns"))?;
         let rows_schema = raw.input().schema();
+        let uncounted = uncounted(&aggregates, raw.aggr_expr())?;
         let functions = aggregates.iter().zip(raw.aggr_expr());
         let functions = functions.map(|(spec, function)| merging(spec, function, &raw.input_schema()));
         let functions = functions.collect::<Result<Vec<_>>>()?;
@@ -120,6 +124,7 @@ impl GroupOp {
             keys,
             sets,
             aggregates,
+            uncounted,
             texts,
             params,
             merged_group: last.map_or_else(|| group.as_final(), |last| last.group_expr().clone()),
@@ -175,6 +180,8 @@ impl GroupOp {
         Ok(Self {
             keys,
             sets: vec![GroupingSet { nulls, id: None }],
+            // States that are counts are summed, too.
+            uncounted: (0..aggregates.len()).collect(),
             aggregates,
             texts,
             params,
@@ -239,6 +246,25 @@ impl GroupOp {
         }
         sets.map(|set| format!("({set})")).collect::<Vec<_>>().join(", ")
     }
+}
+
+/// Sums, by number, whose value is all that their states need: other than averages'.
+fn uncounted(
+    aggregates: &[AggregateSpec],
+    functions: &[Arc<AggregateFunctionExpr>],
+) -> Result<BTreeSet<usize>> {
+    let mut uncounted = BTreeSet::new();
+    for (at, (spec, function)) in aggregates.iter().zip(functions).enumerate() {
+        let alone = match spec.kind {
+            AggregateKind::SumDecimal => function.state_fields()?.len() == 1,
+            AggregateKind::SumAsFloat64 | AggregateKind::SumFloat => Finish::of(function) == Finish::Sum,
+            _ => false,
+        };
+        if alone {
+            uncounted.insert(at);
+        }
+    }
+    Ok(uncounted)
 }
 
 /// The function that merges the states of `spec`, which was lowered from `function` over `schema`.
