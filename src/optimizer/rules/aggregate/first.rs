@@ -38,7 +38,9 @@ impl Call<'_> {
             return Err(self.unsupported(lowering, "it does not have one argument"));
         };
         let last: Option<&LastValue> = aggregate.fun().inner().downcast_ref();
-        if let Some(why) = last.and_then(|last| self.takes_the_last_of_equals(last)) {
+        // Rows that are equal in the value itself have one value.
+        let told = value == &order.expr;
+        if let Some(why) = last.and_then(|last| self.takes_the_last_of_equals(last, told)) {
             return Err(self.unsupported(lowering, why));
         }
         // Both parts, so that every reason is found.
@@ -59,12 +61,16 @@ impl Call<'_> {
         Ok(Spec::of(AggregateKind::FirstRow(order), arg))
     }
 
-    /// Why last_value would not take the row that the kernel finds: of equal ones the first.
-    fn takes_the_last_of_equals(&self, last: &LastValue) -> Option<&'static str> {
+    /// Why last_value would not take the row that the kernel finds: of equal ones the first. `told` if equal rows have one value.
+    fn takes_the_last_of_equals(&self, last: &LastValue, told: bool) -> Option<&'static str> {
         if *last != LastValue::new() {
             return Some("it takes the last row of an input that is in order");
         }
-        let by_batches = self.grouped && !self.aggregate.groups_accumulator_supported();
+        if !self.grouped {
+            return (!told)
+                .then_some("without GROUP BY, which of equal rows it takes depends on the batches");
+        }
+        let by_batches = !self.aggregate.groups_accumulator_supported();
         by_batches.then_some("for this type, which of equal rows it takes depends on the batches")
     }
 

@@ -1,6 +1,5 @@
 //! first_value and last_value: kernels tell which rows, the host has the values.
 
-use std::slice::from_ref;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, RecordBatch, RecordBatchOptions, UInt32Array};
@@ -8,11 +7,8 @@ use arrow::compute::{concat_batches, interleave, take};
 use arrow::datatypes::UInt32Type;
 use datafusion::common::{Result, internal_datafusion_err, internal_err};
 use datafusion::execution::TaskContext;
-use datafusion::functions_aggregate::first_last::LastValue;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
-use datafusion::physical_plan::ExecutionPlan;
-use futures::TryStreamExt;
 
 use crate::kernels::group_by::{GroupResult, GroupStates, StateValues};
 use crate::kernels::reduce::AggregateKind;
@@ -49,13 +45,6 @@ impl Rows<'_> {
             let Some(function) = self.op.functions.get(number) else {
                 return internal_err!("GpuAggregateExec: an aggregate has no function");
             };
-            if !self.op.has_groups()
-                && function.fun().inner().is::<LastValue>()
-                && let Some(row) = found.iter().flatten().next()
-            {
-                all.push(Some(self.last_in_batch(number, row).await?));
-                continue;
-            }
             let rows: UInt32Array = found.iter().flatten().map(Some).collect();
             let known = taken.iter().position(|(known, _)| *known == rows);
             let known = match known {
@@ -109,20 +98,6 @@ impl Rows<'_> {
             end
         });
         ends.collect()
-    }
-
-    /// DataFusion's states of last_value in the host batch of `row`: without GROUP BY it takes, of equal rows, the last of the first
-    /// batch that has one.
-    async fn last_in_batch(&self, number: usize, row: u32) -> Result<Vec<ArrayRef>> {
-        let batch = self.host.get(place(&self.ends(), row)?.0).map_or(&[][..], from_ref);
-        let (input, partition) = self.chain.plan(batch)?;
-        let partial = self.op.partial_of(input, Some(number))?;
-        let states: Vec<RecordBatch> =
-            partial.execute(partition, Arc::clone(self.task))?.try_collect().await?;
-        match states.as_slice() {
-            [states] if states.num_rows() == 1 => Ok(states.columns().to_vec()),
-            _ => internal_err!("GpuAggregateExec: a batch has no last row"),
-        }
     }
 }
 

@@ -35,24 +35,9 @@ impl GroupOp {
     }
 
     fn partial(&self, input: Arc<dyn ExecutionPlan>) -> Result<AggregateExec> {
-        self.partial_of(input, None)
-    }
-
-    /// The partial aggregate of all functions, or of one.
-    pub(super) fn partial_of(
-        &self,
-        input: Arc<dyn ExecutionPlan>,
-        one: Option<usize>,
-    ) -> Result<AggregateExec> {
-        let of = one.map_or(0..self.functions.len(), |one| one..one + 1);
         let mode = if self.of_states { AggregateMode::PartialReduce } else { AggregateMode::Partial };
-        AggregateExec::try_new(
-            mode,
-            self.group.clone(),
-            self.functions.get(of.clone()).unwrap_or_default().to_vec(),
-            self.filters.get(of).unwrap_or_default().to_vec(),
-            input,
-            Arc::clone(&self.input_schema),
-        )
+        let (functions, filters) = (self.functions.clone(), self.filters.clone());
+        let schema = Arc::clone(&self.input_schema);
+        AggregateExec::try_new(mode, self.group.clone(), functions, filters, input, schema)
     }
 }
