@@ -110,11 +110,20 @@ fn judge(
     (cost.cpu < cost.gpu).then(|| Reason::CpuIsFaster { cpu_us: micros(cost.cpu), gpu_us: micros(cost.gpu) })
 }
 
+/// How many times as fast an island above a join is to be.
+const JOINED: f64 = 2.0;
+
 /// The island's estimated times.
 fn cost(tagged: &Tagged, island: &[usize], machine: Machine, statistics: &StatisticsContext) -> Cost {
     let mut cost = Cost::of_launches();
     let Some(top) = island.first() else { return cost };
     flow(tagged, *top, machine, statistics, &mut cost);
+    let joins =
+        border(tagged, island).iter().any(|input| joined(&tagged.nodes[*input].plan, statistics).is_some());
+    if joins {
+        // Their rows may be a tenth of what is expected, and launches and transfers then weigh more.
+        cost.gpu *= JOINED;
+    }
     cost
 }
 
