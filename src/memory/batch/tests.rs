@@ -4,20 +4,21 @@ use arrow::datatypes::{DataType, Field, Schema};
 
 use super::*;
 use crate::kernels::expr::ArithOp;
-use crate::kernels::testkit::arith;
 
 fn batch(columns: usize) -> GpuBatch {
-    let field = |at| Field::new(format!("c{at}"), DataType::Decimal128(38, 0), true);
+    let field = |at| Field::new(format!("c{at}"), DataType::Int64, true);
     let schema = Schema::new((0..columns).map(field).collect::<Vec<_>>());
     GpuBatch::new(Arc::new(SourceBatch::new(Arc::new(schema), vec![])))
 }
 
-/// Every column added to itself, `levels` times.
+/// Every column divided by itself, `levels` times.
 fn doubled(batch: &mut GpuBatch, levels: usize) {
     for _ in 0..levels {
         let columns = (0..batch.columns().len()).map(|at| {
             let column = || batch.column_expr(at).unwrap();
-            LazyColumn::Computed(arith(ArithOp::Add, column(), column()))
+            let quotient =
+                Expr::Arith { op: ArithOp::Div, left: column(), right: column(), ty: ValueType::Int64 };
+            LazyColumn::Computed(Arc::new(quotient))
         });
         let columns = columns.collect();
         batch.set_columns(columns);
