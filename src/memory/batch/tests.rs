@@ -3,7 +3,7 @@
 use arrow::datatypes::{DataType, Field, Schema};
 
 use super::*;
-use crate::kernels::expr::ArithOp;
+use crate::kernels::expr::{Function, IntegerFn};
 
 fn batch(columns: usize) -> GpuBatch {
     let field = |at| Field::new(format!("c{at}"), DataType::Int64, true);
@@ -16,8 +16,8 @@ fn doubled(batch: &mut GpuBatch, levels: usize) {
     for _ in 0..levels {
         let columns = (0..batch.columns().len()).map(|at| {
             let column = || batch.column_expr(at).unwrap();
-            let quotient =
-                Expr::Arith { op: ArithOp::Div, left: column(), right: column(), ty: ValueType::Int64 };
+            let function = Function::Integer(IntegerFn::Divide);
+            let quotient = Expr::Call { function, args: vec![column(), column()], ty: ValueType::Int64 };
             LazyColumn::Computed(Arc::new(quotient))
         });
         let columns = columns.collect();
