@@ -10,11 +10,14 @@ mod accumulate;
 mod attempt;
 mod builder;
 mod bytes;
+mod fetch;
 mod finish;
 mod float;
+mod kept;
 mod kernel;
 pub(super) mod keys;
 mod launch;
+mod merge;
 mod ordered;
 mod plan;
 mod strategy;
@@ -39,11 +42,15 @@ use super::reduce::{AggregateKind, AggregateSpec, sums_as_integer};
 use super::select::array_of;
 use super::shader::{column_bindings, fitted};
 use attempt::Surprise;
+use kept::Keep;
 use launch::Launch;
-use plan::Plan;
+use plan::{Form, Plan};
 
 pub use bytes::group_by_bytes;
+pub use fetch::{FetchedGroups, KeptPart};
 pub use float::LimbRange;
+pub use kept::{Grouped, KeepRule, KeptGroups, can_keep};
+pub use merge::{merge_bytes, merge_groups, pile_groups};
 
 /// One grouping key. NULL is a group.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -300,8 +307,39 @@ pub async fn group_by(
     segment: &Segment,
     hint: &GroupHint,
 ) -> GpuResult<GroupResult> {
+    match grouped(scope, program, by, segment, hint, (None, false)).await? {
+        Grouped::Host(result) => Ok(result),
+        Grouped::Kept(_) => Err(GpuError::Internal("groups were kept that nobody asked for".to_owned())),
+    }
+}
+
+/// [`group_by`], whose groups stay on the device where `rule` says so; nothing of a fault stays.
+///
+/// # Errors
+/// Those of [`group_by`].
+pub async fn group_and_keep(
+    scope: &LaunchScope,
+    program: &Program,
+    by: &GroupBy,
+    segment: &Segment,
+    hint: &GroupHint,
+    rule: KeepRule,
+) -> GpuResult<Grouped> {
+    let keep = can_keep(by).then_some(Keep::Rule(rule));
+    grouped(scope, program, by, segment, hint, (keep, false)).await
+}
+
+/// Groups the rows of a segment; of merging ones, each row is a group.
+async fn grouped(
+    scope: &LaunchScope,
+    program: &Program,
+    by: &GroupBy,
+    segment: &Segment,
+    hint: &GroupHint,
+    (keep, merging): (Option<Keep>, bool),
+) -> GpuResult<Grouped> {
     if segment.rows == 0 {
-        return GroupResult::empty(by, false);
+        return GroupResult::empty(by, false).map(Grouped::Host);
     }
     let columns = column_shapes(&columns_used(program, by), [segment])?;
     check_tables(exprs(program, by), [segment])?;
@@ -313,10 +351,12 @@ pub async fn group_by(
     let mut hint = hint.clone();
     let mut reruns = 0;
     loop {
-        let plan = Plan::build(&caps, program, by, &columns, segment.rows, &hint, false)?;
+        let form = Form { ordered: false, merging };
+        let plan = Plan::build(&caps, program, by, &columns, segment.rows, &hint, form)?;
         let (mut program, mut plan) = (program, plan);
         if plan.wants_order(segment.rows, &hint, &caps) {
-            plan = Plan::build(&caps, &unselected, by, &selected_columns, segment.rows, &hint, true)?;
+            let form = Form { ordered: true, merging };
+            plan = Plan::build(&caps, &unselected, by, &selected_columns, segment.rows, &hint, form)?;
             program = &unselected;
             if order.is_none() {
                 let bytes = plan.ordered_bytes();
@@ -324,10 +364,10 @@ pub async fn group_by(
             }
         }
         let order = order.as_ref().filter(|_| plan.choice.mode.ordered);
-        let launch = Launch::prepare(scope, program, by, segment, plan, order).await?;
+        let launch = Launch::prepare(scope, program, by, segment, plan, (order, keep)).await?;
         let before = hint.clone();
         match launch.run(&hint).await? {
-            Ok(result) => return Ok(GroupResult { reruns: reruns + result.reruns, ..result }),
+            Ok(groups) => return Ok(groups.after(reruns)),
             Err(Surprise::Keys) => hint.ranges.clear(),
             Err(Surprise::TooManyGroups) => {
                 hint.groups = Some(segment.rows);
@@ -369,7 +409,7 @@ pub fn group_by_shaders(
     const ROWS: usize = 1 << 19;
     let used = columns_used(program, by);
     let columns: Vec<ColumnShape> = columns.iter().filter(|c| used.contains(&c.index)).copied().collect();
-    let plan = Plan::build(caps, program, by, &columns, ROWS, hint, false)?;
+    let plan = Plan::build(caps, program, by, &columns, ROWS, hint, Form::PLAIN)?;
     if !plan.wants_order(ROWS, hint, caps) {
         return Ok(plan.shaders());
     }
@@ -383,7 +423,7 @@ pub fn group_by_shaders(
         used.extend(by.keys.iter().filter_map(GroupKey::codes));
         columns.iter().filter(|c| used.contains(&c.index)).copied().collect()
     };
-    let ordered = Plan::build(caps, &unselected, by, &selected, ROWS, hint, true)?.shaders();
+    let ordered = Plan::build(caps, &unselected, by, &selected, ROWS, hint, Form::ORDERED)?.shaders();
     Ok(ordered.into_iter().chain(partition_shaders(caps, program, &by.keys, &keyed)?).collect())
 }
 

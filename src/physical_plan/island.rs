@@ -105,6 +105,25 @@ impl IslandRun {
         W: Fn(GpuBatch, Arc<RowLocalChain>) -> F + Clone + Send + 'static,
         F: Future<Output = Result<(), Stop>> + Send + 'static,
     {
+        self.drive_then(node, output, work, async || Ok(())).await
+    }
+
+    /// The same; when all batches were worked on, `finish` does the rest, in whose place the island may be run on the CPU as well.
+    ///
+    /// # Errors
+    /// Those of [`Self::drive`] and of `finish`.
+    pub(crate) async fn drive_then<W, F, G>(
+        self,
+        node: &GpuExec,
+        output: usize,
+        work: W,
+        finish: impl FnOnce() -> G,
+    ) -> Result<IslandEnd>
+    where
+        W: Fn(GpuBatch, Arc<RowLocalChain>) -> F + Clone + Send + 'static,
+        F: Future<Output = Result<(), Stop>> + Send + 'static,
+        G: Future<Output = Result<(), Stop>>,
+    {
         let children = node.children();
         let [child] = children.as_slice() else {
             return internal_err!("{} must have one child", node.name());
@@ -135,6 +154,13 @@ impl IslandRun {
                 Some(Stop::FallBack(why)) => reason = reason.or(Some(why)),
             }
             ends.push(end);
+        }
+        if reason.is_none() {
+            match finish().await {
+                Ok(()) => {}
+                Err(Stop::Error(error)) => return Err(error),
+                Err(Stop::FallBack(why)) => reason = Some(why),
+            }
         }
         match reason {
             None => Ok(IslandEnd::Complete),

@@ -1,7 +1,7 @@
 //! What one execution of a GPU node's partition needs: options, device, budget, metrics, and the fallback policy.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::SystemTime;
 
 use datafusion::common::Result;
@@ -12,7 +12,7 @@ use datafusion::execution::memory_pool::{MemoryConsumer, MemoryLimit, MemoryRese
 use crate::config::{FallbackPolicy, FallbackScope, GpuOptions};
 use crate::error::{GpuError, GpuResult};
 use crate::memory::admission::Need;
-use crate::memory::budget::MemoryScope;
+use crate::memory::budget::{DeviceCache, MemoryScope};
 use crate::memory::caps::DeviceCaps;
 use crate::memory::launch::LaunchScope;
 use crate::memory::runtime::{AdapterSelector, GpuDevice, GpuRuntime};
@@ -112,6 +112,9 @@ const BEGUN: u8 = 2;
 
 /// Devices that may be lost under a query before the CPU does the rest of it.
 const MOST_LOSSES: usize = 3;
+
+/// Host bytes that are held to compute again what the device holds, at most, in a pool without a limit.
+const MOST_HELD: usize = 4 << 30;
 
 impl RunContext {
     /// The context of partition `partition` of `node`. Without a device (none registered, or lost for good) every batch
@@ -246,6 +249,19 @@ impl RunContext {
         kept <= limit / 4 && pool.reserved().saturating_add(bytes) <= limit / 4 * 3
     }
 
+    /// Whether `bytes` more host memory may be kept beside the `held` that are kept for the same purpose: no more than a share of the
+    /// pool, or, where that has no limit, of [`MOST_HELD`].
+    pub(crate) fn may_hold(&self, held: usize, bytes: usize) -> bool {
+        let pool = self.task.memory_pool();
+        let held = held.saturating_add(bytes);
+        match pool.memory_limit() {
+            MemoryLimit::Finite(limit) => {
+                held <= limit / 4 && pool.reserved().saturating_add(bytes) <= limit / 4 * 3
+            }
+            _ => held <= MOST_HELD,
+        }
+    }
+
     /// A reservation for host memory in the query's own pool.
     pub(crate) fn host_memory(&self, what: &str) -> MemoryReservation {
         MemoryConsumer::new(format!("{} {what}", self.node)).register(self.task.memory_pool())
@@ -254,6 +270,24 @@ impl RunContext {
     /// Bytes that all who reserve on the device may hold together.
     pub(crate) fn memory_limit(&self) -> u64 {
         self.memory.as_ref().map_or(u64::MAX, |memory| memory.limit().min(memory.ledger().capacity()))
+    }
+
+    /// Lets the device's memory be taken back from `cache` when it is short.
+    pub(crate) fn register_cache(&self, cache: Weak<dyn DeviceCache>) {
+        if let Some(memory) = &self.memory {
+            memory.ledger().register_cache(cache);
+        }
+    }
+
+    /// Bytes that one kernel may bind at a place; without a device no kernel runs.
+    pub(crate) fn max_binding_bytes(&self) -> u64 {
+        self.device.as_ref().map_or(u64::MAX, |device| device.caps().max_binding_bytes)
+    }
+
+    /// Fewest groups of a batch that are merged on the device; `None` where none are.
+    pub(crate) fn merge_groups(&self) -> Option<u64> {
+        let groups = u64::try_from(self.options.merge_groups).unwrap_or(u64::MAX);
+        (groups > 0).then_some(groups)
     }
 
     /// Storage buffers that one kernel may bind; without a device no kernel runs.

@@ -34,6 +34,8 @@ async fn operators_write_inside_of_their_buffers() -> TestResult {
             gpu.ctx.register_table(name, Arc::clone(&rows) as _)?;
         }
         gpu.set("exchanges", exchanges).await?;
+        // All groups that may stay on the device, or only many.
+        gpu.set("merge_groups", if partitions == 1 { "1" } else { "16384" }).await?;
         let keeps = exchanges == "'keep'";
         let operators = OPERATORS.iter().filter(|operator| operator.keeps_exchanges == keeps);
         let whole = if keeps { &[] } else { WHOLE };

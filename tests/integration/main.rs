@@ -22,6 +22,7 @@ mod group_by;
 mod guards;
 mod harness;
 mod in_lists;
+mod kept_groups;
 mod layering;
 mod laziness;
 mod memory;

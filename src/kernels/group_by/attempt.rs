@@ -1,7 +1,8 @@
 //! What one attempt at grouping is to do, and how it ended.
 
+use super::SummedFloats;
+use super::kept::Grouped;
 use super::ordered::View;
-use super::{GroupResult, SummedFloats};
 
 /// What an attempt is to do.
 #[derive(Clone, Copy)]
@@ -18,7 +19,7 @@ pub(super) struct Attempted {
 
 /// How an attempt ended.
 pub(super) enum Attempt {
-    Done(GroupResult),
+    Done(Grouped),
     /// The table was too small.
     Full,
     /// The hint is not so.

@@ -67,12 +67,19 @@ pub(super) struct Builder<'a> {
     known: &'a SummedFloats,
     /// Conditions of which groups keep a bit, and words that tell others.
     seen: Vec<Seen>,
+    /// Rows are groups already, and a count's argument is the number of its rows.
+    merging: bool,
     /// Words of a record's accumulators.
     pub words: u32,
 }
 
 impl<'a> Builder<'a> {
-    pub fn new(program: &'a Program, columns: &'a [ColumnShape], known: &'a SummedFloats) -> Self {
+    pub fn new(
+        program: &'a Program,
+        columns: &'a [ColumnShape],
+        known: &'a SummedFloats,
+        merging: bool,
+    ) -> Self {
         Builder {
             emitter: Emitter::new(columns, &program.params, params_at(columns)),
             columns,
@@ -87,6 +94,7 @@ impl<'a> Builder<'a> {
             sum_memo: HashMap::new(),
             known,
             seen: vec![],
+            merging,
             words: 0,
         }
     }
@@ -101,7 +109,9 @@ impl<'a> Builder<'a> {
         let (keys, key, faults) = keys::emit(&mut self.emitter, &by.keys, self.columns)?;
         self.faults.push((selected.clone(), faults));
         let added = by.aggregates.iter().enumerate();
-        let added = added.map(|(at, spec)| self.aggregate(at, spec, by.needs_number(at), &selected));
+        let merging = self.merging;
+        let numbered = |at: usize| !merging && by.needs_number(at);
+        let added = added.map(|(at, spec)| self.aggregate(at, spec, numbered(at), &selected));
         let added = added.collect::<GpuResult<Vec<_>>>()?;
         let places = added.iter().map(|added| self.place(added, &selected)).collect();
         self.keep_seen(&selected);

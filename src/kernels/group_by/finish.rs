@@ -242,11 +242,12 @@ impl Accumulated {
     }
 }
 
-fn words(bytes: &[u8]) -> Vec<u32> {
+pub(super) fn words(bytes: &[u8]) -> Vec<u32> {
     bytemuck::pod_collect_to_vec(bytes)
 }
 
-fn array(
+/// An array of `groups` values that lie in a register class.
+pub(super) fn array(
     ty: ValueType,
     class: Class,
     bytes: &[u8],

@@ -20,7 +20,7 @@ pub(in crate::kernels) struct KeyField {
     pub ty: ValueType,
     /// Class of the field; booleans are 0 or 1.
     pub class: Class,
-    /// Number of the NULL flag, where the key may be NULL.
+    /// Number of the NULL flag, that of the key, where the key may be NULL.
     pub flag: Option<u32>,
     /// Bound on the magnitude.
     pub bits: u8,
@@ -41,7 +41,7 @@ pub(in crate::kernels) fn emit(
     columns: &[ColumnShape],
 ) -> GpuResult<(Keys, String, BTreeSet<String>)> {
     let mut fields = vec![];
-    let (mut values, mut flags) = (vec![], vec![]);
+    let (mut values, mut flags): (Vec<String>, Vec<Option<String>>) = (vec![], vec![]);
     let mut faults = BTreeSet::new();
     for key in keys {
         let node = match key {
@@ -52,22 +52,23 @@ pub(in crate::kernels) fn emit(
         let (value, class) = plain(emitter, &node)?;
         let flag = node.valid.as_ref().map(|_| flags.len() as u32);
         let value = match &node.valid {
-            Some(valid) => {
-                flags.push(valid.clone());
-                emitter.name(&format!("select({}, {value}, {valid})", class.zero()))
-            }
+            Some(valid) => emitter.name(&format!("select({}, {value}, {valid})", class.zero())),
             None => value,
         };
+        flags.push(node.valid.clone());
         values.push(value);
         fields.push(KeyField { ty: node.ty, class, flag, bits: node.bits });
     }
-    let mut words: Vec<String> = flags
-        .chunks(32)
-        .map(|chunk| {
-            let bit = |(at, valid): (usize, &String)| format!("select({}u, 0u, {valid})", 1u32 << at);
-            chunk.iter().enumerate().map(bit).collect::<Vec<_>>().join(" | ")
-        })
-        .collect();
+    // By key, so that the groups of segments lie alike whichever of their keys may be NULL.
+    let nullable = flags.iter().any(Option::is_some);
+    let words = flags.chunks(32).filter(|_| nullable).map(|chunk| {
+        let bit = |(at, valid): (usize, &Option<String>)| {
+            valid.as_ref().map(|valid| format!("select({}u, 0u, {valid})", 1u32 << at))
+        };
+        let bits: Vec<String> = chunk.iter().enumerate().filter_map(bit).collect();
+        if bits.is_empty() { "0u".to_owned() } else { bits.join(" | ") }
+    });
+    let mut words: Vec<String> = words.collect();
     if fields.is_empty() {
         words.push("0u".to_owned());
     }

@@ -18,6 +18,7 @@ use super::accumulate::Fold;
 use super::attempt::{Attempt, Attempted, Surprise};
 use super::finish::{Accumulated, Regions, TILE, TILE_COST, count_shader, result_words};
 use super::float::read_limbs;
+use super::kept::{Grouped, Keep, Layout};
 use super::kernel::local_head;
 use super::ordered;
 use super::plan::{Kernel, Plan, status};
@@ -40,13 +41,15 @@ const MAX_TRIES: u32 = 1024;
 /// A grouping whose kernels are compiled.
 pub(super) struct Launch<'a> {
     pub scope: &'a LaunchScope,
-    caps: Arc<DeviceCaps>,
+    pub caps: Arc<DeviceCaps>,
     program: &'a Program,
     pub by: &'a GroupBy,
-    segment: &'a Segment,
-    plan: Plan,
+    pub segment: &'a Segment,
+    pub plan: Plan,
     /// The order in which the rows come, if they have one.
     order: Option<&'a Partitions>,
+    /// Which groups stay on the device, and how they lie there.
+    keep: Option<(Keep, Arc<Layout>)>,
     accumulate: Arc<Pipeline>,
     count: Arc<Pipeline>,
     scan: Arc<Pipeline>,
@@ -62,7 +65,7 @@ struct Status {
 }
 
 /// Buffers of one attempt.
-struct Table {
+pub(super) struct Table {
     slots: u64,
     tiles: u32,
     records: BufferSlice,
@@ -86,9 +89,10 @@ impl<'a> Launch<'a> {
         by: &'a GroupBy,
         segment: &'a Segment,
         plan: Plan,
-        order: Option<&'a Partitions>,
+        (order, keep): (Option<&'a Partitions>, Option<Keep>),
     ) -> GpuResult<Launch<'a>> {
         let caps = Arc::clone(scope.context.caps());
+        let keep = keep.and_then(|keep| Some((keep, Arc::new(Layout::of(&plan)?))));
         for kernel in [&plan.accumulate, &plan.gather] {
             check_bindings(kernel.slots.len() as u32, &caps)?;
         }
@@ -97,11 +101,11 @@ impl<'a> Launch<'a> {
         let count = compile(count_shader()).await?;
         let scan = compile(scan_shader()).await?;
         let gather = compile(plan.gather.shader.clone()).await?;
-        Ok(Launch { scope, caps, program, by, segment, plan, order, accumulate, count, scan, gather })
+        Ok(Launch { scope, caps, program, by, segment, plan, order, keep, accumulate, count, scan, gather })
     }
 
     /// Groups with growing tables until one is large enough, unless the hint is not so.
-    pub async fn run(self, hint: &GroupHint) -> GpuResult<Result<GroupResult, Surprise>> {
+    pub async fn run(self, hint: &GroupHint) -> GpuResult<Result<Grouped, Surprise>> {
         if let Some(order) = self.order {
             return self.run_ordered(order, hint).await;
         }
@@ -114,7 +118,7 @@ impl<'a> Launch<'a> {
         loop {
             let last = slots == most;
             match self.attempt(Attempted { slots, last, seed: reruns, view: None }).await? {
-                Attempt::Done(result) => return Ok(Ok(GroupResult { reruns, ..result })),
+                Attempt::Done(groups) => return Ok(Ok(groups.after(reruns))),
                 Attempt::Again(surprise) => return Ok(Err(surprise)),
                 // Tables that are made one after the other may hold them all.
                 Attempt::Full if last && most < slots_for(rows) && ordered::can(rows, hint, &self.caps) => {
@@ -164,7 +168,9 @@ impl<'a> Launch<'a> {
         let words = result_words(&self.plan.keys, &self.plan.accumulators);
         let rows = attempted.view.map_or(self.segment.rows as u64, |view| u64::from(view.end - view.first));
         let most = attempted.slots.min(rows);
-        let one_wait = most * u64::from(words) * 4 <= ONE_WAIT_BYTES;
+        let ordered = attempted.view.is_some();
+        let may_keep = self.keep.as_ref().is_some_and(|(keep, _)| keep.may(most, ordered));
+        let one_wait = most * u64::from(words) * 4 <= ONE_WAIT_BYTES && !may_keep;
         let context = &self.scope.context;
         let mut timer = self.scope.timer();
         let mut encoder = context.device().create_command_encoder(&Default::default());
@@ -183,6 +189,11 @@ impl<'a> Launch<'a> {
             let status = read_status(bytes.first())?;
             if let Some(done) = self.early(&status)? {
                 return Ok(done);
+            }
+            if let Some((rule, layout)) = &self.keep
+                && rule.wants(status.groups as u64, rows, ordered)
+            {
+                return self.kept(&table, status.groups, layout, keep);
             }
             cap = status.groups as u32;
             before = Some(status);
@@ -204,7 +215,7 @@ impl<'a> Launch<'a> {
             return Ok(done);
         }
         let bytes = read.get(1).map_or(&[][..], Vec::as_slice);
-        self.result(&status, bytes, cap as usize).map(Attempt::Done)
+        self.result(&status, bytes, cap as usize).map(|result| Attempt::Done(Grouped::Host(result)))
     }
 
     /// What a status settles without a result.
@@ -215,7 +226,7 @@ impl<'a> Launch<'a> {
             return Err(GpuError::Limit { what, need: limit + 1, limit, by_rows: true });
         }
         if status.word & status::FAULT != 0 {
-            return Ok(Some(Attempt::Done(GroupResult::empty(self.by, true)?)));
+            return Ok(Some(Attempt::Done(Grouped::Host(GroupResult::empty(self.by, true)?))));
         }
         if status.word & status::OUTSIDE != 0 {
             return Ok(Some(Attempt::Again(Surprise::Keys)));
@@ -285,7 +296,7 @@ impl<'a> Launch<'a> {
         })
     }
 
-    fn strategy(&self) -> Strategy {
+    pub fn strategy(&self) -> Strategy {
         match self.plan.choice.mode {
             Mode { ordered: true, .. } => Strategy::Partitioned,
             Mode { local: Local::Direct, .. } => Strategy::Direct,
@@ -436,7 +447,7 @@ impl<'a> Launch<'a> {
         Ok(())
     }
 
-    fn gather(
+    pub fn gather(
         &self,
         encoder: &mut wgpu::CommandEncoder,
         timer: &mut crate::memory::PassTimer,

@@ -18,6 +18,7 @@ use crate::kernels::partition::{self, PARTS, Partitions};
 use crate::memory::DeviceCaps;
 
 use super::attempt::{Attempt, Attempted, Surprise};
+use super::kept::{Grouped, KeptGroups};
 use super::launch::{DEFAULT_GROUPS, GROWTH, Launch, slots_for};
 use super::{GroupHint, GroupResult, GroupStates, StateValues, SummedFloats};
 
@@ -82,9 +83,9 @@ impl Launch<'_> {
         &self,
         order: &Partitions,
         hint: &GroupHint,
-    ) -> GpuResult<Result<GroupResult, Surprise>> {
+    ) -> GpuResult<Result<Grouped, Surprise>> {
         if order.fault {
-            return Ok(Ok(GroupResult::empty(self.by, true)?));
+            return Ok(Ok(Grouped::Host(GroupResult::empty(self.by, true)?)));
         }
         let selected = order.selected();
         let largest = self.largest()?;
@@ -99,7 +100,7 @@ impl Launch<'_> {
             slots = slots.min(most);
             let last = slots == most;
             match self.tables(&views, slots, last).await? {
-                Attempt::Done(result) => return Ok(Ok(GroupResult { reruns, ..result })),
+                Attempt::Done(groups) => return Ok(Ok(groups.after(reruns))),
                 Attempt::Again(surprise) => return Ok(Err(surprise)),
                 Attempt::Full if last && tables == PARTS as u64 => return Err(self.too_many(most)),
                 Attempt::Full if last => tables *= 2,
@@ -112,11 +113,18 @@ impl Launch<'_> {
     /// One attempt with a table of `slots` slots for each of `views`.
     async fn tables(&self, views: &[View], slots: u64, last: bool) -> GpuResult<Attempt> {
         let mut results: Vec<GroupResult> = vec![];
+        let mut kept: Option<KeptGroups> = None;
         // What the floats of all tables are like, where those of one do not fit their windows.
         let mut floats: Option<(usize, SummedFloats)> = None;
         for view in views.iter().filter(|view| view.end > view.first) {
             match self.attempt(Attempted { slots, last, seed: SEED, view: Some(*view) }).await? {
-                Attempt::Done(result) if !result.fault => results.push(result),
+                Attempt::Done(Grouped::Host(result)) if !result.fault => results.push(result),
+                Attempt::Done(Grouped::Kept(groups)) => {
+                    kept = Some(match kept {
+                        None => groups,
+                        Some(kept) => kept.beside(groups),
+                    });
+                }
                 Attempt::Again(Surprise::Floats { groups, met }) => {
                     let (all, sums) = floats.get_or_insert_default();
                     *all += groups;
@@ -132,10 +140,15 @@ impl Launch<'_> {
             }
             return Ok(Attempt::Again(Surprise::Floats { groups, met }));
         }
-        match results.len() {
-            0 => GroupResult::empty(self.by, false).map(Attempt::Done),
-            _ => joined(results).map(Attempt::Done),
-        }
+        let groups = match (results.len(), kept) {
+            (0, Some(kept)) => Grouped::Kept(kept),
+            (0, None) => Grouped::Host(GroupResult::empty(self.by, false)?),
+            (_, None) => Grouped::Host(joined(results)?),
+            (_, Some(_)) => {
+                return Err(GpuError::Internal("some tables' groups were kept, others not".to_owned()));
+            }
+        };
+        Ok(Attempt::Done(groups))
     }
 }
 

@@ -100,8 +100,24 @@ pub(super) struct Plan {
     pub additions: u32,
 }
 
+/// What rows are, and how they come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Form {
+    /// In the order of their hashes, instead of as they lie.
+    pub ordered: bool,
+    /// They are groups already, whose counts are added.
+    pub merging: bool,
+}
+
+impl Form {
+    /// Plain rows as they lie.
+    pub const PLAIN: Form = Form { ordered: false, merging: false };
+    /// Plain rows in the order of their hashes.
+    pub const ORDERED: Form = Form { ordered: true, merging: false };
+}
+
 impl Plan {
-    /// The plan for rows that come as they lie or, if `ordered`, in the order of their hashes.
+    /// The plan for rows of such a form.
     pub fn build(
         caps: &DeviceCaps,
         program: &Program,
@@ -109,11 +125,11 @@ impl Plan {
         columns: &[ColumnShape],
         rows: usize,
         hint: &GroupHint,
-        ordered: bool,
+        Form { ordered, merging }: Form,
     ) -> GpuResult<Plan> {
         let own = if ordered { 3 } else { 2 };
         let all = fitted(columns.to_vec(), own, caps.max_storage_buffers);
-        let mut builder = Builder::new(program, &all, &hint.sums);
+        let mut builder = Builder::new(program, &all, &hint.sums, merging);
         let parts = builder.parts(program, by)?;
         let choose = if ordered { choose_ordered } else { choose };
         let choice = choose(&parts.keys, builder.words, rows, hint, caps);

@@ -20,6 +20,7 @@ use ValueType::*;
 
 mod first_rows;
 mod floats;
+mod kept;
 mod limits;
 mod ordered;
 mod shapes;

@@ -109,6 +109,7 @@ impl Rig {
     async fn prepare(&self, operator: &Operator, scope: &str) -> TestResult<Vec<String>> {
         let exchanges = if operator.keeps_exchanges { "'keep'" } else { "'collapse'" };
         self.gpu.set("exchanges", exchanges).await?;
+        self.gpu.set("merge_groups", if operator.keeps_groups { "1" } else { "16384" }).await?;
         self.gpu.set("fallback_scope", scope).await?;
         Ok(run(&self.cpu().await?, operator.sql).await?.rows)
     }

@@ -144,6 +144,8 @@ impl RunOptions {
             );
         }
         for (key, value, percent) in [
+            // Nearly all groups that may stay on the device do.
+            ("gpu.merge_groups", "2", 40),
             ("datafusion.execution.parquet.pushdown_filters", "true", 30),
             ("datafusion.optimizer.prefer_hash_join", "false", 15),
             ("datafusion.optimizer.repartition_file_min_size", "1", 50),

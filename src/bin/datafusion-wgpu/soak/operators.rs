@@ -10,15 +10,22 @@ pub struct Operator {
     pub sql: &'static str,
     /// The node is only there under `gpu.exchanges = 'keep'`, or differs there.
     pub keeps_exchanges: bool,
+    /// All groups that may stay on the device do: `gpu.merge_groups = 1`.
+    pub keeps_groups: bool,
 }
 
 const fn op(node: &'static str, sql: &'static str) -> Operator {
-    Operator { node, sql, keeps_exchanges: false }
+    Operator { node, sql, keeps_exchanges: false, keeps_groups: false }
 }
 
 impl Operator {
     const fn with_exchanges(mut self) -> Self {
         self.keeps_exchanges = true;
+        self
+    }
+
+    const fn with_kept_groups(mut self) -> Self {
+        self.keeps_groups = true;
         self
     }
 }
@@ -46,6 +53,13 @@ pub const OPERATORS: &[Operator] = &[
         "GpuAggregateExec",
         "SELECT k, count(*), sum(v), min(d), avg(id) FILTER (WHERE v > 9000) FROM t WHERE v > 2000 GROUP BY k",
     ),
+    // Groups that are merged on the device.
+    op(
+        "GpuAggregateExec",
+        "SELECT id % 2500, k, count(*), sum(v), min(d), avg(id) FILTER (WHERE v > 9000) FROM r GROUP BY id % 2500, k",
+    )
+    .with_kept_groups(),
+    op("GpuAggregateExec", "SELECT DISTINCT k, day FROM p WHERE v >= 0").with_kept_groups().with_exchanges(),
     op(
         "GpuAggregateExec",
         "SELECT s, k % 3, min(f), max(upper(s)), avg(d) FROM r GROUP BY ROLLUP (s, k % 3)",

@@ -123,6 +123,8 @@ impl Shared {
             options.fallback = FallbackPolicy::Silent;
             options.memory_limit = MemoryLimit::Bytes(args.memory_limit);
             options.batch_rows = [16_384, 50_000, 262_144][number as usize % 3];
+            // Groups stay on the device where there are many, wherever they may, and never.
+            options.merge_groups = [16_384, 1, 0][number as usize / 3 % 3];
             let config = SessionConfig::new()
                 .with_target_partitions(1 + number as usize % 4)
                 .with_option_extension(options);

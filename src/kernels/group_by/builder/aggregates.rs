@@ -66,6 +66,10 @@ impl Builder<'_> {
         let number =
             numbered.then(|| self.add(Fold::Count, (ValueType::UInt32, Class::U32), &[], "", &counted));
         let value = match (arg, ty) {
+            (Some((_, node)), _) if self.merging && spec.kind == AggregateKind::Count => {
+                let words = sum_words(node.class, &node.value);
+                Some(self.add(Fold::Count, (ValueType::UInt32, Class::U32), &words, "", &counted))
+            }
             (Some((expr, node)), _) if spec.kind == AggregateKind::SumFloat => {
                 Some(self.float_sum(at, expr, &node, &counted)?)
             }

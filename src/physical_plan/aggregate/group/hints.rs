@@ -45,6 +45,11 @@ impl Learned {
         }
     }
 
+    /// Notes a number of groups that stayed on the device.
+    pub(super) fn note_kept(&mut self, groups: usize) {
+        self.groups = self.groups.max(Some(groups));
+    }
+
     /// Whether no batch was grouped so far.
     pub(super) fn is_nothing(&self) -> bool {
         self.groups.is_none()

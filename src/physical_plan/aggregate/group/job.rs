@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::config::FallbackScope;
-use crate::kernels::group_by::{FloatFlags, GroupHint, GroupResult};
+use crate::kernels::group_by::{FloatFlags, GroupHint, GroupResult, Grouped, KeptGroups};
 use crate::memory::batch::GpuBatch;
 
 use super::super::super::exec::GpuExec;
@@ -28,10 +28,12 @@ use super::super::super::retry::{Part, with_retry};
 use super::super::super::run::{FallbackReason, RunContext};
 use super::super::dynamic_filter::DynamicBounds;
 use super::GroupOp;
+use super::finished::Finished;
 use super::first::Rows;
 use super::hints::Learned;
 use super::keys::Key;
 use super::merge::merge;
+use super::pile::Pile;
 use super::plan::GroupPlan;
 
 /// Batches of states that wait to be merged.
@@ -64,7 +66,11 @@ pub(super) async fn collect(
         let (node, run, job) = (Arc::clone(&node), Arc::clone(&run), Arc::clone(&job));
         async move {
             let op = GroupOp::of(&node)?;
-            let end = island.drive(&node, partition, work).await?;
+            let finish = {
+                let (job, sender) = (Arc::clone(&job), sender.clone());
+                move || job.finish(sender)
+            };
+            let end = island.drive_then(&node, partition, work, finish).await?;
             if matches!(end, IslandEnd::Complete) && op.has_grand_total() && !job.has_groups() {
                 send(&sender, op.states_of_nothing(run.task()).await?).await?;
             }
@@ -78,7 +84,13 @@ pub(super) async fn collect(
     let groups = match select(drive, merged.as_mut()).await {
         Either::Left((end, _)) => match end? {
             IslandEnd::Cpu(rows) => return Ok(rows),
-            IslandEnd::Complete => merged.await?,
+            IslandEnd::Complete => {
+                let finished = job.finished.lock().take();
+                match finished {
+                    Some(finished) => return finished.stream(Arc::clone(&node), Arc::clone(&run)),
+                    None => merged.await?,
+                }
+            }
         },
         Either::Right((groups, drive)) => early(groups?, drive, &run).await?,
     };
@@ -119,7 +131,7 @@ async fn early(
     }
 }
 
-async fn send(sender: &mpsc::Sender<RecordBatch>, states: Vec<RecordBatch>) -> Result<()> {
+pub(super) async fn send(sender: &mpsc::Sender<RecordBatch>, states: Vec<RecordBatch>) -> Result<()> {
     for batch in states.into_iter().filter(|batch| batch.num_rows() > 0) {
         // It has ended only by an error, which is the query's.
         let ended = |_| internal_datafusion_err!("the groups are not merged any more");
@@ -146,15 +158,21 @@ impl Turns {
 }
 
 /// The run, shared by the tasks of its input partitions.
-struct Job {
-    node: Arc<GpuExec>,
-    run: Arc<RunContext>,
+pub(super) struct Job {
+    pub node: Arc<GpuExec>,
+    pub run: Arc<RunContext>,
     /// Values of the operator's parameters and of its constant keys; `None` where they could not be computed.
     values: Option<(ParamValues, Vec<Option<ScalarValue>>)>,
     /// Without groups: what MIN and MAX tell scans.
     bounds: Option<DynamicBounds>,
     seen: Mutex<Seen>,
     has_groups: AtomicBool,
+    /// Groups that stayed on the device.
+    pub pile: Arc<Pile>,
+    /// Some states were sent to be merged on the host.
+    pub sent: AtomicBool,
+    /// The groups, where all were merged on the device.
+    pub finished: Mutex<Option<Finished>>,
 }
 
 /// What the batches so far have taught.
@@ -182,7 +200,19 @@ impl Job {
             DynamicBounds::new(filter, &op.aggregates, &op.functions, run.task())
         });
         let (node, run) = (Arc::clone(node), Arc::clone(run));
-        Self { node, run, values, bounds, seen, has_groups: AtomicBool::new(false) }
+        let pile = Arc::new(Pile::new(run.merge_groups().is_some()));
+        run.register_cache(Arc::downgrade(&pile) as _);
+        Self {
+            node,
+            run,
+            values,
+            bounds,
+            seen,
+            has_groups: AtomicBool::new(false),
+            pile,
+            sent: AtomicBool::new(false),
+            finished: Mutex::new(None),
+        }
     }
 
     fn has_groups(&self) -> bool {
@@ -197,7 +227,7 @@ impl Job {
         sender: mpsc::Sender<RecordBatch>,
         mut turn: Option<Turn>,
     ) -> Result<(), Stop> {
-        let states = self.group(batch, &chain).await?;
+        let states = self.group(batch, &chain, &sender).await?;
         if states.iter().any(|batch| batch.num_rows() > 0) {
             self.has_groups.store(true, Ordering::Release);
         }
@@ -211,11 +241,17 @@ impl Job {
             // An error says that it was dropped, which ends its turn as well.
             let _ = before.await;
         }
-        Ok(send(&sender, states).await?)
+        self.send(states, &sender).await
     }
 
-    /// The states of one batch: from the device or, for parts where that cannot be, from the CPU.
-    async fn group(&self, mut batch: GpuBatch, chain: &RowLocalChain) -> Result<Vec<RecordBatch>, Stop> {
+    /// The states of one batch: from the device or, for parts where that cannot be, from the CPU. Those of groups that stay on the device
+    /// are not among them.
+    pub(super) async fn group(
+        &self,
+        mut batch: GpuBatch,
+        chain: &RowLocalChain,
+        sender: &mpsc::Sender<RecordBatch>,
+    ) -> Result<Vec<RecordBatch>, Stop> {
         let op = GroupOp::of(&self.node)?;
         let Some((params, constants)) = self.values.as_ref().filter(|_| !batch.is_undecided()) else {
             return self.fall_back(&batch, chain, FallbackReason::NoParameter).await;
@@ -228,6 +264,9 @@ impl Job {
         }
         let learned = self.seen.lock().sets.clone();
         let hints: Arc<[GroupHint]> = plan.hints(&batch, &learned).into();
+        let keys = plan.mergeable();
+        let rule = keys.as_ref().and_then(|_| self.rule());
+        self.yield_to(plan.need(&batch, &hints), sender).await?;
         let (needs, all) = (Arc::clone(&plan), Arc::clone(&hints));
         let work = Arc::clone(&plan);
         let mut parts = with_retry(
@@ -236,13 +275,19 @@ impl Job {
             move |batch| needs.need(batch, &all),
             move |scope, batch| {
                 let (plan, hints) = (Arc::clone(&work), Arc::clone(&hints));
-                async move { plan.group(&scope, &batch, &hints).await }
+                async move { plan.group(&scope, &batch, &hints, rule).await }
             },
         );
         let mut states = vec![];
         while let Some(Part { input, outcome }) = parts.next().await? {
-            let part = match outcome {
-                Ok(results) => self.states(op, &plan, &input, chain, &results).await,
+            let part = match outcome.map(parted) {
+                Ok((results, kept)) => {
+                    for (kept, keys) in kept.into_iter().zip(keys.clone()) {
+                        self.learn_kept(&kept);
+                        self.keep((kept, keys), (&input, chain), sender).await?;
+                    }
+                    self.states(op, &plan, &input, chain, &results).await
+                }
                 Err(error) => Err(error.into()),
             };
             states.extend(match part {
@@ -282,6 +327,16 @@ impl Job {
         Ok(plan.states(op, part, results, &rows)?)
     }
 
+    /// Notes what a kernel found and left on the device.
+    fn learn_kept(&self, kept: &KeptGroups) {
+        self.run.metrics.add("groups", kept.groups());
+        self.run.metrics.add("table_reruns", kept.reruns() as usize);
+        self.run.metrics.add(kept.strategy().name(), 1);
+        if let Some(set) = self.seen.lock().sets.first_mut() {
+            set.note_kept(kept.groups());
+        }
+    }
+
     /// Notes what a kernel found.
     ///
     /// # Errors
@@ -308,7 +363,7 @@ impl Job {
     }
 
     /// The CPU's states for a batch, unless its whole island is to be run there.
-    async fn fall_back(
+    pub(super) async fn fall_back(
         &self,
         batch: &GpuBatch,
         chain: &RowLocalChain,
@@ -326,4 +381,16 @@ impl Job {
         let op = GroupOp::of(&self.node)?;
         Ok(op.partial_states(chain, batch.source().host(), self.run.task()).await?)
     }
+}
+
+/// What is on the host, and what stayed on the device.
+fn parted(groups: Vec<Grouped>) -> (Vec<GroupResult>, Vec<KeptGroups>) {
+    let (mut host, mut kept) = (vec![], vec![]);
+    for groups in groups {
+        match groups {
+            Grouped::Host(result) => host.push(result),
+            Grouped::Kept(groups) => kept.push(groups),
+        }
+    }
+    (host, kept)
 }

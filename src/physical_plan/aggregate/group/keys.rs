@@ -157,6 +157,16 @@ impl BatchKeys {
         })
     }
 
+    /// The same without the batch, where the columns do not need it.
+    pub(super) fn fixed(&self) -> Option<FixedKeys> {
+        let sources = self.sources.iter().map(|source| match source {
+            Source::Array(key) => Some(FixedSource::Array(*key)),
+            Source::Constant(value) => Some(FixedSource::Constant(value.clone())),
+            Source::Text { .. } | Source::Null => None,
+        });
+        Some(FixedKeys(sources.collect::<Option<_>>()?)).filter(|_| self.id.is_none())
+    }
+
     /// Whether a group has a value for which a function that only the host holds raised.
     pub(super) fn meet_poison(&self, batch: &GpuBatch, arrays: &[ArrayRef]) -> bool {
         self.sources.iter().any(|source| match source {
@@ -207,6 +217,43 @@ impl BatchKeys {
             columns.push(cast(&ids, field.data_type()).map_err(|error| internal(error.to_string()))?);
         }
         Ok(columns)
+    }
+}
+
+/// Where the key columns come from, the same for all batches.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct FixedKeys(Vec<FixedSource>);
+
+#[derive(Debug, Clone, PartialEq)]
+enum FixedSource {
+    Array(usize),
+    Constant(ScalarValue),
+}
+
+impl FixedKeys {
+    /// By column, the kernel's key that it is, if it is one.
+    pub(super) fn arrays(&self) -> impl Iterator<Item = Option<usize>> {
+        self.0.iter().map(|source| match source {
+            FixedSource::Array(key) => Some(*key),
+            FixedSource::Constant(_) => None,
+        })
+    }
+
+    /// The key columns of `groups` groups, whose kernel keys are `arrays`.
+    ///
+    /// # Errors
+    /// [`GpuError::Internal`] where arrays do not fit.
+    pub(super) fn columns(&self, arrays: &[ArrayRef], groups: usize) -> GpuResult<Vec<ArrayRef>> {
+        let columns = self.0.iter().map(|source| match source {
+            FixedSource::Array(key) => {
+                let array = arrays.get(*key).cloned();
+                array.ok_or_else(|| GpuError::Internal(format!("the kernel gave no key {key}")))
+            }
+            FixedSource::Constant(value) => {
+                value.to_array_of_size(groups).map_err(|error| GpuError::Internal(error.to_string()))
+            }
+        });
+        columns.collect()
     }
 }
 

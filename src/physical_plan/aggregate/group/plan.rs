@@ -9,7 +9,10 @@ use datafusion::common::{Result, ScalarValue, internal_datafusion_err};
 use crate::error::{GpuError, GpuResult};
 use crate::kernels::expr::dag::id;
 use crate::kernels::expr::{Expr, Interner, ValueType};
-use crate::kernels::group_by::{GroupBy, GroupHint, GroupResult, SummedFloats, group_by, group_by_bytes};
+use crate::kernels::group_by::{
+    GroupBy, GroupHint, GroupResult, Grouped, KeepRule, SummedFloats, can_keep, group_and_keep, group_by,
+    group_by_bytes,
+};
 use crate::kernels::program::{Program, Segment, columns_of, tables_of};
 use crate::kernels::table_copy_bytes;
 use crate::memory::batch::GpuBatch;
@@ -21,7 +24,7 @@ use super::super::rebased;
 use super::GroupOp;
 use super::first::RowStates;
 use super::hints::Learned;
-use super::keys::BatchKeys;
+use super::keys::{BatchKeys, FixedKeys};
 use super::states;
 use super::text::BatchText;
 
@@ -137,7 +140,15 @@ impl GroupPlan {
         sets.map(|((keys, _), learned)| learned.hint(&keys.kernel, batch, &sums)).collect()
     }
 
-    /// The groups of each grouping set.
+    /// Where the keys come from, if the groups can be merged with those of other batches on the device.
+    pub(super) fn mergeable(&self) -> Option<FixedKeys> {
+        match self.sets.as_slice() {
+            [(keys, by)] if can_keep(by) && self.texts.iter().all(Option::is_none) => keys.fixed(),
+            _ => None,
+        }
+    }
+
+    /// The groups of each grouping set; of a single one, those that `rule` names stay on the device.
     ///
     /// # Errors
     /// Those of uploading and of the kernel.
@@ -146,10 +157,14 @@ impl GroupPlan {
         scope: &LaunchScope,
         batch: &GpuBatch,
         hints: &[GroupHint],
-    ) -> GpuResult<Vec<GroupResult>> {
+        rule: Option<KeepRule>,
+    ) -> GpuResult<Vec<Grouped>> {
         let columns = batch.source().device_columns(scope, &self.needed).await?;
         let tables = batch.device_tables(scope, &self.tables).await?;
         let segment = Segment { columns, rows: batch.source().rows(), tables };
+        if let ([(_, by)], [hint], Some(rule)) = (self.sets.as_slice(), hints, rule) {
+            return Ok(vec![group_and_keep(scope, &self.program, by, &segment, hint, rule).await?]);
+        }
         let mut results = Vec::with_capacity(self.sets.len());
         // All sets sum the same floats.
         let mut met = SummedFloats::default();
@@ -159,7 +174,7 @@ impl GroupPlan {
             let result = group_by(scope, &self.program, by, &segment, &hint).await?;
             met.union(&result.sums);
             let fault = result.fault;
-            results.push(result);
+            results.push(Grouped::Host(result));
             if fault {
                 break;
             }
