@@ -27,7 +27,8 @@ fn folds(aggregates: Vec<AggregateSpec>, uncounted: &[usize]) -> (Vec<Fold>, Str
     for shader in group_by_shaders(&caps, &program, &by, &columns, &groups(1000)).expect("shaders") {
         validate(&shader);
     }
-    let plan = Plan::build(&caps, &program, &by, &columns, 1 << 20, &groups(1000), Form::PLAIN).expect("plan");
+    let plan =
+        Plan::build(&caps, &program, &by, &columns, 1 << 20, &groups(1000), Form::PLAIN).expect("plan");
     (plan.accumulators.into_iter().map(|acc| acc.fold).collect(), plan.accumulate.shader.wgsl)
 }
 
