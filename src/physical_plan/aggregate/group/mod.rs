@@ -3,7 +3,7 @@
 //! Every batch is grouped by one kernel a grouping set (selection, keys, and all aggregates fused) to one row a group: keys, and the
 //! states of DataFusion's partial aggregate. DataFusion's own aggregate merges those rows and makes the final values. So a
 //! batch can fall back alone: DataFusion's partial aggregate gives the same kind of rows. Where there are many groups, they stay on the
-//! device and are merged there first ([`pile`], [`keep`]).
+//! device and are merged there first (`pile`, `keep`).
 
 mod finished;
 mod first;
