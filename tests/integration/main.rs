@@ -25,6 +25,7 @@ mod in_lists;
 mod kept_groups;
 mod layering;
 mod laziness;
+mod many_groups;
 mod memory;
 mod narrow_sums;
 mod nullability;

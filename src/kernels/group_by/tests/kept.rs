@@ -114,6 +114,7 @@ fn assert_states(found: &GroupResult, twin: &GroupResult, what: &str) {
 /// Keys of every type, three at a time, with NULLs in one part only or in all; booleans and narrow integers too.
 #[tokio::test]
 async fn every_type_as_key() {
+    let (mut all, mut merged) = (0, 0);
     let scopes = CHECKS.map(|checks| scope(&with_checks(checks)));
     let types: Vec<ValueType> = TYPES.iter().chain(&OTHERS).copied().collect();
     for (number, types) in types.chunks(3).enumerate() {
@@ -135,13 +136,20 @@ async fn every_type_as_key() {
             });
             // Decimals lie by their magnitudes: the parts' values are alike enough here, or not merged.
             let what = format!("{types:?}, {nulls:?} % nulls");
-            check_alike(&scopes[number % 2], &by, &parts, &what).await;
+            all += parts.len();
+            merged += check_alike(&scopes[number % 2], &by, &parts, &what).await;
         }
     }
+    assert!(3 * merged >= 2 * all, "{merged} of {all} parts were merged");
 }
 
 /// [`check_merged`] of those parts that lie like the first.
-async fn check_alike(scope: &LaunchScope, by: &GroupBy, parts: &[(Vec<ArrayRef>, usize)], what: &str) {
+async fn check_alike(
+    scope: &LaunchScope,
+    by: &GroupBy,
+    parts: &[(Vec<ArrayRef>, usize)],
+    what: &str,
+) -> usize {
     let (program, hint) = (Program::default(), GroupHint::default());
     let first = kept(scope, &program, by, (&parts[0].0, parts[0].1), &hint).await;
     let mut alike = vec![];
@@ -152,11 +160,13 @@ async fn check_alike(scope: &LaunchScope, by: &GroupBy, parts: &[(Vec<ArrayRef>,
     }
     drop(first);
     check_merged(scope, &program, by, &alike, &hint, what).await;
+    alike.len()
 }
 
 /// Aggregates of every type, of groups that have nothing but NULLs in some parts, too.
 #[tokio::test]
 async fn every_aggregate_of_every_type() {
+    let (mut all, mut merged) = (0, 0);
     let scopes = CHECKS.map(|checks| scope(&with_checks(checks)));
     let types: Vec<ValueType> = TYPES.iter().chain(&OTHERS).copied().collect();
     for (number, types) in types.chunks(4).enumerate() {
@@ -177,9 +187,11 @@ async fn every_aggregate_of_every_type() {
                 })
                 .collect();
             let what = format!("{types:?}, {pool} keys, {nulls} % nulls");
-            check_alike(&scopes[number % 2], &by, &parts, &what).await;
+            all += parts.len();
+            merged += check_alike(&scopes[number % 2], &by, &parts, &what).await;
         }
     }
+    assert!(3 * merged >= 2 * all, "{merged} of {all} parts were merged");
 }
 
 /// Many groups: distinct in all parts, the same in all, and half of each; kernels that part rows by hash, and tables one after the
