@@ -1,8 +1,9 @@
 //! Grouping on the device over resident rows, each case with its floor: the bytes that it cannot do without reading. Criterion divides rows
 //! and bytes by the time; compare the rate of bytes with the adapter's bandwidth.
 //!
-//! `cargo bench --bench group_by`; `ROWS` (default 2^20, which software adapters bear; 134217728 for a large GPU) sets the rows of a case, of which TPC-H's has a quarter, `ADAPTER` the adapter, and
-//! an argument which cases run. Times are the device's own where it has timestamps (`kernel` in the name), else wall times of a launch
+//! `cargo bench --bench group_by`; `ROWS` (default 2^20, which software adapters bear; 134217728 for a large GPU) sets the rows of a case, of which TPC-H's has a quarter, `ADAPTER` the adapter,
+//! `GROUPS` asks for the cases of so many groups instead (as `env GROUPS=`: bash has an array of this name), and an argument says which
+//! cases run. Times are the device's own where it has timestamps (`kernel` in the name), else wall times of a launch
 //! and its waits. Before it is timed, each case groups its first rows, and the answer is compared with that of the CPU twin.
 //!
 //! | case | floor, bytes a row |
@@ -321,5 +322,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     cases.extend([nullable(rows, 1000), averages(rows, 1000)]);
     cases.extend([None, Some(true), Some(false)].map(|partitioned| many(rows, 0, partitioned)));
     cases.push(many(rows, 90, None));
+    if let Ok(groups) = std::env::var("GROUPS") {
+        let groups = groups.parse()?;
+        cases = [false, true].map(|ranged| few(rows, groups, ranged)).into();
+        cases.extend([floats(rows, groups, false, false), averages(rows, groups)]);
+    }
     run_cases(&device, &cases, |case| &case.name, |group, case| run(&device, group, case))
 }

@@ -35,14 +35,14 @@ pub const PARTS: usize = 256;
 /// Storage buffers that a pass binds.
 pub(crate) const BINDINGS: u32 = 8;
 /// Bytes of workgroup memory that a pass takes.
-pub(crate) const WORKGROUP_BYTES: u32 = (8 + 1) * 4 * PARTS as u32;
+pub(crate) const WORKGROUP_BYTES: u32 = (8 + 2 + 1 + 1) * 4 * PARTS as u32 + 4;
 /// Keys of a tile: at least, and in what steps.
 const TILE: u32 = 4096;
-const TILE_STEP: u32 = 1024;
+const TILE_STEP: u32 = 2048;
 /// Tiles at most, unless an adapter's loops are short: their counts are scanned in two steps.
 const MOST_TILES: u32 = 4096;
 /// Loop iterations that a step costs an invocation at most.
-const STEP_COST: u32 = 40;
+const STEP_COST: u32 = 96;
 /// Set in the hash of a row that is selected. Parts go by the upper bits.
 const SELECTED: u32 = 1;
 
@@ -299,7 +299,7 @@ impl<'a> Passes<'a> {
             |cost| plan_grid(tiles.tiles, caps.reduce_workgroups, steps * cost + 1, 16, u32::MAX, caps);
         let passes = &mut timer.pass(encoder, "partition");
         let group = bind_slices(scope, &self.histogram, &[keyed, pass.keys, &counts]);
-        dispatch(scope, passes, &self.histogram, &group, tiled(1)?);
+        dispatch(scope, passes, &self.histogram, &group, tiled(2)?);
         let group = bind_slices(scope, &self.scan, &[first, &counts, &starts, &totals]);
         let grid = plan_grid(tiles.blocks, caps.reduce_workgroups, SCAN_COST, 8, u32::MAX, caps)?;
         dispatch(scope, passes, &self.scan, &group, grid);

@@ -203,8 +203,8 @@ fn maximum(memory: &str, at: &str, key: &str) -> String {
     format!("if (atomicLoad(&{memory}[{at}]) < {key}) {{ atomicMax(&{memory}[{at}], {key}); }}")
 }
 
-/// Functions that updates use: addition of a word and a carry to a word of `memory`, which gives the carry out. Where nothing is to be
-/// added, which is usual of upper words, memory is left alone.
+/// Functions that updates use: addition of a word and a carry to a word of `memory`, which gives the carry out, and of a word alone. Where
+/// nothing is to be added, which is usual of upper words, the first leaves memory alone.
 pub(super) fn library(memory: &str) -> String {
     format!(
         "
@@ -214,6 +214,10 @@ fn {memory}_add(at: u32, x: u32, carry: u32) -> u32 {{
         return carry;
     }}
     return select(0u, 1u, atomicAdd(&{memory}[at], s) > ~s);
+}}
+
+fn {memory}_begin(at: u32, x: u32) -> u32 {{
+    return select(0u, 1u, atomicAdd(&{memory}[at], x) > ~x);
 }}
 "
     )
@@ -245,7 +249,11 @@ impl Accumulator {
                 let mut carry = "0u".to_owned();
                 for word in 0..*width {
                     let x = words.get(word as usize).map_or("0u", String::as_str);
-                    let call = format!("{name}_add({}, {x}, {carry})", at(word));
+                    let call = match (memory, word) {
+                        // To look whether there is something to add costs more than to add.
+                        (Memory::Local { .. }, 0) => format!("{name}_begin({}, {x})", at(word)),
+                        _ => format!("{name}_add({}, {x}, {carry})", at(word)),
+                    };
                     carry = format!("y{}_{word}", self.at);
                     let _ = match word + 1 == *width {
                         true => writeln!(text, "{call};"),

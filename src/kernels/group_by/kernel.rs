@@ -93,7 +93,7 @@ impl Body<'_> {
             self.memory_functions(&mut text, self.local());
             if self.mode.local == Local::Cache {
                 text.push_str("var<private> credit: u32;\n");
-                text.push_str(&find_local(self.keys, self.local_slots, self.mode.ordered));
+                text.push_str(&find_local(self.keys, self.local_slots));
             }
         }
         let _ = writeln!(text, "fn row(i: u32, live: bool{}) {{\n{}", loads.parameters()?, self.statements);
@@ -143,13 +143,13 @@ impl Body<'_> {
             );
             return text;
         }
-        let _ = writeln!(text, "    let h = {};", self.hash());
         if self.mode.local == Local::Cache {
+            text.push_str("    let g = stirred(key, seed);\n");
             // Rows that find their group here earn more tries for others; where groups are many, few try.
             let _ = writeln!(
                 text,
                 "    if (credit > 0u) {{
-        let at = find_local(i, key, h);
+        let at = find_local(i, key, g);
         if (at != {NONE}) {{
             credit = min(credit + 2u, 32u);
 {}            return;
@@ -161,11 +161,15 @@ impl Body<'_> {
         }
         let _ = writeln!(
             text,
-            "    let at = place(i, key, h);
+            "    let at = place(i, key, {});
     if (at == {NONE}) {{
         return;
     }}
 {}",
+            match self.mode {
+                Mode { direct: false, local: Local::Cache, .. } => "settled(g)",
+                _ => self.hash(),
+            },
             self.updates_in(self.table())
         );
         text
@@ -174,7 +178,7 @@ impl Body<'_> {
     /// The hash of `key`, where slots are searched.
     fn hash(&self) -> &'static str {
         match self.mode {
-            Mode { direct: true, local: Local::None | Local::Direct, .. } => "0u",
+            Mode { direct: true, .. } => "0u",
             _ => "hash(key, seed)",
         }
     }

@@ -127,8 +127,9 @@ impl Keys {
         for word in self.words() {
             let _ = writeln!(text, "    h = stir(h, {word});");
         }
-        text.push_str("    h = (h ^ (h >> 15u)) * 0x2c1b3c6du;\n    h = (h ^ (h >> 12u)) * 0x297a2d39u;\n");
-        text.push_str("    return h ^ (h >> 15u);\n}\n\nfn same(a: Key, b: Key) -> bool {\n    return ");
+        text.push_str("    return h;\n}\n");
+        text.push_str(SETTLE);
+        text.push_str("\nfn same(a: Key, b: Key) -> bool {\n    return ");
         let mut terms: Vec<String> = (0..self.flag_words).map(|at| format!("(a.z{at} == b.z{at})")).collect();
         terms.extend(self.fields.iter().enumerate().map(|(at, field)| match field.class {
             Class::Wide => format!("w_eq(a.k{at}, b.k{at})"),
@@ -179,8 +180,21 @@ fn stir(h: u32, word: u32) -> u32 {
     return ((x << 13u) | (x >> 19u)) ^ (x >> 16u);
 }
 
-fn hash(key: Key, seed: u32) -> u32 {
+fn stirred(key: Key, seed: u32) -> u32 {
     var h = seed;
+";
+
+/// What makes every bit of a hash depend on all bits of the keys' last words, too.
+const SETTLE: &str = "
+fn settled(stirred: u32) -> u32 {
+    var h = (stirred ^ (stirred >> 15u)) * 0x2c1b3c6du;
+    h = (h ^ (h >> 12u)) * 0x297a2d39u;
+    return h ^ (h >> 15u);
+}
+
+fn hash(key: Key, seed: u32) -> u32 {
+    return settled(stirred(key, seed));
+}
 ";
 
 /// A function `name` that computes something of row `i` from the columns that `exprs` read.

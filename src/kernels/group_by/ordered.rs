@@ -23,7 +23,7 @@ use super::launch::{DEFAULT_GROUPS, GROWTH, Launch, slots_for};
 use super::{GroupHint, GroupResult, GroupStates, StateValues, SummedFloats};
 
 /// Table bytes that caches hold on the largest devices.
-pub(super) const CACHED_BYTES: u64 = 64 << 20;
+pub(super) const CACHED_BYTES: u64 = 48 << 20;
 /// Rows a group from which on ordering pays where the table could be bound.
 const FEWEST_ROWS: usize = 4;
 /// Rows a group from which on a workgroup gathers rows before they go to the table.

@@ -52,19 +52,24 @@ pub(super) struct Direct {
     pub slots: u32,
 }
 
-/// Sizes of workgroups' tables in bytes, and how many invocations share one. With the first three, shared memory is not what limits the
-/// invocations that a multiprocessor holds: the H200 gives about 64 KiB to workgroups, and holds 2,048 invocations.
-const TIERS: [(u32, u32); 4] = [(6 << 10, 256), (12 << 10, 512), (24 << 10, 1024), (46 << 10, 1024)];
-/// Tables among [`TIERS`] that are tried, and how many quarters of the groups they must have slots for. Rather have a third of the slots
-/// free than half as many invocations.
-const FITS: [(usize, usize); 4] = [(3, 8), (3, 6), (4, 8), (4, 6)];
+/// Sizes of workgroups' tables in bytes, and how many invocations share one. As many as an adapter has: each table is written out, in small
+/// batches at as great a cost as the rows'. With the first, shared memory is not what limits the invocations that a multiprocessor holds: the
+/// H200 gives about 64 KiB to workgroups, and holds 2,048 invocations. The second is for more groups, the others for adapters whose
+/// workgroups are smaller.
+const TIERS: [(u32, u32); 4] = [(24 << 10, 1024), (46 << 10, 1024), (12 << 10, 512), (6 << 10, 256)];
+/// Tables among [`TIERS`], and how many eighths of the groups each must have slots for. Rather have a third of the slots free than half as
+/// many invocations, and rather few free than rows that go to the table in device memory.
+const FITS: [(usize, usize); 7] = [(0, 16), (0, 12), (1, 16), (1, 12), (1, 9), (2, 9), (3, 9)];
 /// Fewest slots for which a workgroup's table is worth its while.
 const FEWEST_LOCAL: u32 = 64;
 /// Loop iterations of an invocation from which on it can afford to write such a table out.
 const FEWEST_ITERATIONS: u32 = 1 << 14;
 /// Most slots of a workgroup's table: all are written out.
-const MOST_LOCAL: u32 = 2048;
-/// Slots that a row tries in its workgroup's table: where the groups fit it, where their number is not known, and where they don't fit.
+const MOST_LOCAL: u32 = 3072;
+/// Groups a slot of the largest table up to which it is worth its while, though they don't fit it.
+const MOST_UNFIT: usize = 8;
+/// Slots that a row tries in its workgroup's table: where the groups fit it, where some of them do or their number is not known, and where
+/// few do.
 const TRIES: [u32; 3] = [32, 8, 4];
 /// Most copies of a slot that is computed.
 const MOST_COPIES: u32 = 32;
@@ -87,33 +92,33 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// The smallest of the tables with records of so many words that holds `need` slots.
+    /// The first table with records of so many words that holds `need` slots.
     fn holding(need: u32, words: u32, caps: &DeviceCaps) -> Option<Shared> {
-        Self::among(&TIERS, need, words, caps)
+        TIERS.iter().find_map(|tier| Self::of_tier(*tier, need, words, caps))
     }
 
     /// The table of the first of [`FITS`] that so many groups fit.
     fn fitting(groups: usize, words: u32, caps: &DeviceCaps) -> Option<Shared> {
-        FITS.iter().find_map(|(tiers, quarters)| {
-            let need = u32::try_from(groups.saturating_mul(*quarters) / 4).unwrap_or(u32::MAX);
-            Self::among(TIERS.get(..*tiers)?, need, words, caps)
+        FITS.iter().find_map(|(tier, eighths)| {
+            let need = u32::try_from(groups.saturating_mul(*eighths) / 8).unwrap_or(u32::MAX);
+            Self::of_tier(*TIERS.get(*tier)?, need, words, caps)
         })
     }
 
-    fn among(tiers: &[(u32, u32)], need: u32, words: u32, caps: &DeviceCaps) -> Option<Shared> {
-        if caps.loop_budget < FEWEST_ITERATIONS {
+    /// The largest of the tables.
+    fn largest(words: u32, caps: &DeviceCaps) -> Option<Shared> {
+        TIERS.iter().skip(1).find_map(|tier| Self::of_tier(*tier, 0, words, caps))
+    }
+
+    fn of_tier((bytes, threads): (u32, u32), need: u32, words: u32, caps: &DeviceCaps) -> Option<Shared> {
+        if caps.loop_budget < FEWEST_ITERATIONS || threads > caps.max_workgroup_invocations {
             return None;
         }
         // What else the kernel keeps there is small.
-        let most = caps.workgroup_bytes.saturating_sub(256);
-        let tiers = tiers.iter().filter(|(_, threads)| *threads <= caps.max_workgroup_invocations);
-        let mut tables = tiers.filter_map(|(bytes, threads)| {
-            // Whole sets of copies.
-            let slots = (most.min(*bytes) / (4 * words)).min(MOST_LOCAL) / MOST_COPIES * MOST_COPIES;
-            let shared = Shared { slots, copies: 1, threads: *threads, tries: 0 };
-            (slots >= FEWEST_LOCAL).then_some(shared)
-        });
-        tables.find(|table| table.slots >= need)
+        let bytes = caps.workgroup_bytes.saturating_sub(256).min(bytes);
+        // Whole sets of copies.
+        let slots = (bytes / (4 * words)).min(MOST_LOCAL) / MOST_COPIES * MOST_COPIES;
+        (slots >= FEWEST_LOCAL.max(need)).then_some(Shared { slots, copies: 1, threads, tries: 0 })
     }
 
     /// The same with as many copies of `slots` slots as there is room for.
@@ -186,10 +191,7 @@ pub(super) fn choose_ordered(
     caps: &DeviceCaps,
 ) -> Choice {
     let words = local_head(Local::Cache, keys) + words;
-    let tiers = TIERS.get(..3).unwrap_or_default();
-    let shared =
-        tiers.iter().rev().find_map(|tier| Shared::among(std::slice::from_ref(tier), 0, words, caps));
-    let shared = shared.filter(|_| ordered::gathers(rows, hint));
+    let shared = Shared::holding(0, words, caps).filter(|_| ordered::gathers(rows, hint));
     let local = if shared.is_some() { Local::Cache } else { Local::None };
     let mode = Mode { direct: false, local, ordered: true };
     Choice { mode, direct: None, shared: shared.map(|shared| Shared { tries: TRIES[0], ..shared }) }
@@ -207,13 +209,19 @@ pub(super) fn choose(keys: &Keys, words: u32, rows: usize, hint: &GroupHint, cap
     }
     let words = local_head(Local::Cache, keys) + words;
     let holding = |need| Shared::holding(need, words, caps);
-    let [fit, unknown, unfit] = TRIES;
+    let [fit, some, few] = TRIES;
     let fitting =
         hint.groups.and_then(|groups| Some(Shared { tries: fit, ..Shared::fitting(groups, words, caps)? }));
     let direct = direct.filter(|direct| direct.is_dense(rows, hint.groups) && fitting.is_none());
     let shared = fitting.or_else(|| match hint.groups {
-        Some(_) => Some(Shared { tries: unfit, ..holding(0)? }),
-        None => Some(Shared { tries: unknown, ..holding(UNKNOWN_SLOTS).or_else(|| holding(0))? }),
+        Some(groups) => {
+            let largest = Shared::largest(words, caps)?;
+            match groups <= largest.slots as usize * MOST_UNFIT {
+                true => Some(Shared { tries: some, ..largest }),
+                false => Some(Shared { tries: few, ..holding(0)? }),
+            }
+        }
+        None => Some(Shared { tries: some, ..holding(UNKNOWN_SLOTS).or_else(|| holding(0))? }),
     });
     let local = if shared.is_some() { Local::Cache } else { Local::None };
     Choice { mode: Mode { direct: direct.is_some(), local, ordered: false }, direct, shared }

@@ -91,10 +91,8 @@ fn place(i: u32, key: Key, h: u32) -> u32 {{
 
 /// The function that gives the slot of a row's group in `local`, or none. A slot is claimed by the first word that it holds of its key (all words
 /// where they are few, else a hash); what else it holds is written after, and whoever comes in between looks further: groups that lie
-/// here twice meet in `table`.
-pub(super) fn find_local(keys: &Keys, slots: u32, ordered: bool) -> String {
-    // Neighbours in the order have the same top bits.
-    let bits = if ordered { "(h & 0xffffu)" } else { "(h >> 16u)" };
+/// here twice meet in `table`. The slot goes by `g`, the key's hash before it is settled, since all rows are looked for here.
+pub(super) fn find_local(keys: &Keys, slots: u32) -> String {
     let words = keys.local_words();
     let (mut marks, mut claim) = (String::new(), String::new());
     let (mut zero, mut equal) = (vec![], vec!["(found == m0)".to_owned()]);
@@ -111,7 +109,7 @@ pub(super) fn find_local(keys: &Keys, slots: u32, ordered: bool) -> String {
     }
     let mut matched = "return at;".to_owned();
     if words.is_empty() {
-        let _ = writeln!(marks, "    let m0 = {};", mark("h"));
+        let _ = writeln!(marks, "    let m0 = {};", mark("g"));
         zero.push("(m0 == 0u)".to_owned());
         matched = "let owner = atomicLoad(&local[at]);
             if (owner != 0u) {
@@ -123,11 +121,11 @@ pub(super) fn find_local(keys: &Keys, slots: u32, ordered: bool) -> String {
     }
     format!(
         "
-fn find_local(i: u32, key: Key, h: u32) -> u32 {{
+fn find_local(i: u32, key: Key, g: u32) -> u32 {{
 {marks}    if ({}) {{
         return {NONE};
     }}
-    var slot = ({bits} * {slots}u) >> 16u;
+    var slot = ((g & 0xffffu) * {slots}u) >> 16u;
     for (var n = 0u; n < local_tries; n++) {{
         let at = slot;
         var found = atomicLoad(&local[at + {slots}u]);

@@ -135,12 +135,13 @@ async fn lowered_limits() {
     let full = device();
     let mut rng = Rng::new(3);
     let shape = DataShape { nulls: 10, edgy: 1, offset: 7 };
-    let lower: [fn(&mut DeviceCaps); 5] = [
+    let lower: [fn(&mut DeviceCaps); 6] = [
         |caps| caps.max_workgroups_per_dimension = 4,
         |caps| caps.loop_budget = 300,
-        |caps| caps.workgroup_bytes = 9500,
+        |caps| caps.workgroup_bytes = crate::kernels::partition::WORKGROUP_BYTES,
         |caps| caps.max_storage_buffers = 8,
         |caps| caps.max_storage_buffers = 7,
+        |caps| caps.workgroup_bytes = crate::kernels::partition::WORKGROUP_BYTES - 4,
     ];
     for (number, lower) in lower.into_iter().enumerate() {
         let Lowered { caps, by, groups: most, name } = lowered(&full, lower);
