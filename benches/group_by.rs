@@ -136,6 +136,7 @@ fn q1(rows: usize) -> Case {
             aggregates: sums.into_iter().chain([count]).collect(),
             // The last three are averages.
             uncounted: (0..4).collect(),
+            ..GroupBy::default()
         },
         hint: GroupHint { ranges: vec![range(3), range(2)], ..GroupHint::default() },
     }
@@ -210,6 +211,7 @@ fn floats(rows: usize, groups: u64, ranged: bool, wide: bool) -> Case {
             keys: vec![GroupKey::Value(column(0, ValueType::Int32))],
             aggregates: vec![sum],
             uncounted: [0].into(),
+            ..GroupBy::default()
         },
         hint: GroupHint {
             groups: Some(groups as usize),

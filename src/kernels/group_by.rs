@@ -10,6 +10,7 @@ mod accumulate;
 mod attempt;
 mod builder;
 mod bytes;
+mod columns;
 mod fetch;
 mod finish;
 mod float;
@@ -90,6 +91,9 @@ pub struct GroupBy {
     /// Sums, by number among the aggregates, of decimals, of floats, and of integers rounded to doubles, of which nobody needs the number of
     /// contributing rows, as an average does.
     pub uncounted: BTreeSet<usize>,
+    /// Aggregates, by number, to which every row of a group contributes: their argument is not said to be NULL for any row, and they have no
+    /// filter. Where it is all the same, the answer is right nevertheless.
+    pub required: BTreeSet<usize>,
 }
 
 impl GroupBy {
@@ -351,11 +355,12 @@ async fn grouped(
     let mut hint = hint.clone();
     let mut reruns = 0;
     loop {
-        let form = Form { ordered: false, merging };
+        let kept = keep.is_some() && !merging;
+        let form = Form { ordered: false, merging, kept };
         let plan = Plan::build(&caps, program, by, &columns, segment.rows, &hint, form)?;
         let (mut program, mut plan) = (program, plan);
         if plan.wants_order(segment.rows, &hint, &caps) {
-            let form = Form { ordered: true, merging };
+            let form = Form { ordered: true, ..form };
             plan = Plan::build(&caps, &unselected, by, &selected_columns, segment.rows, &hint, form)?;
             program = &unselected;
             if order.is_none() {

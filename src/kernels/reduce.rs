@@ -69,7 +69,7 @@ pub struct RowOrder {
 
 /// One aggregate. A row contributes when selection and filter are true and, but for [`AggregateKind::FirstRow`], the argument is not
 /// NULL.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AggregateSpec {
     /// Function.
     pub kind: AggregateKind,

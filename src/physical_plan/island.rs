@@ -156,7 +156,7 @@ impl IslandRun {
             ends.push(end);
         }
         if reason.is_none() {
-            match finish().await {
+            match finish().instrument(self.run.span().clone()).await {
                 Ok(()) => {}
                 Err(Stop::Error(error)) => return Err(error),
                 Err(Stop::FallBack(why)) => reason = Some(why),

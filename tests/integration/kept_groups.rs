@@ -141,6 +141,52 @@ async fn few_groups_go_to_the_host() -> TestResult {
     gpu.settled().await
 }
 
+/// A batch that is shorter than `gpu.merge_groups` keeps its groups as well, and NULLs among the values of some batches only change nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn short_batches_and_nulls_in_some() -> TestResult {
+    let gpu = Gpu::new(1).await?;
+    let off = cpu(1);
+    for ctx in [&gpu.ctx, &off] {
+        ctx.register_table("t", sources::memory(&[(0, 95_000)])?)?;
+        run(ctx, "CREATE TABLE n AS SELECT id, CASE WHEN id < 30000 OR id > 70000 THEN v END AS v, d FROM t")
+            .await?;
+    }
+    gpu.set("batch_rows", "30000").await?;
+    for sql in [
+        "SELECT id, sum(v), min(v), count(*) FROM n GROUP BY id",
+        "SELECT id, avg(v), avg(d), max(d), sum(v) FILTER (WHERE v % 2 = 0) FROM n GROUP BY id",
+        "SELECT id % 50000, count(v), bit_or(v), sum(v), avg(v), avg(id) FROM n GROUP BY id % 50000",
+    ] {
+        let want = run(&off, sql).await?.rows;
+        let (plan, ran) = ran(&gpu, sql).await?;
+        assert!(ran.rows == want && ran.cpu_batches == 0, "{sql}: {}", told(&ran));
+        assert_eq!(counted(&plan, "kept_groups"), 95_000, "{sql}");
+        assert_eq!((counted(&plan, "device_merges"), counted(&plan, "piles_sent")), (1, 0), "{sql}");
+    }
+    gpu.settled().await
+}
+
+/// What raises when a group's value is made raises whatever LIMIT stands above, as in DataFusion, which makes all values first.
+#[tokio::test(flavor = "multi_thread")]
+async fn averages_that_overflow_under_a_limit() -> TestResult {
+    let (gpu, off) = (keeping(1).await?, cpu(1));
+    let table = "CREATE TABLE t AS SELECT id AS k, arrow_cast(CASE WHEN id = 70000 THEN 1000000000000000 ELSE id END, \
+                 'Decimal64(18, 0)') AS d FROM (SELECT unnest(range(0, 90000)) AS id)";
+    for ctx in [&gpu.ctx, &off] {
+        run(ctx, table).await?;
+    }
+    gpu.set("batch_rows", "30000").await?;
+    let raises = "SELECT k, avg(d) FROM t GROUP BY k LIMIT 5";
+    let want = run(&off, raises).await.expect_err("DataFusion raises").to_string();
+    let got = run(&gpu.ctx, raises).await.expect_err("the values are all made").to_string();
+    assert_eq!(got, want);
+    let sql = "SELECT k, avg(d) FROM t WHERE k <> 70000 GROUP BY k";
+    let (plan, ran) = ran(&gpu, sql).await?;
+    assert!(ran.rows == run(&off, sql).await?.rows, "{}", told(&ran));
+    assert!(counted(&plan, "device_merges") > 0 && counted(&plan, "piles_sent") == 0, "{}", told(&ran));
+    gpu.settled().await
+}
+
 /// EXPLAIN ANALYZE tells of it.
 #[tokio::test(flavor = "multi_thread")]
 async fn explain_analyze() -> TestResult {
@@ -183,7 +229,9 @@ async fn little_memory() -> TestResult {
             let (plan, ran) = ran(&gpu, sql).await?;
             assert!(ran.rows == want, "{device}, {pool:?}: {sql}");
             assert!(ran.gpu_batches > 0 && ran.cpu_batches == 0, "{device}, {pool:?}: {}", told(&ran));
-            assert!(counted(&plan, "kept_groups") > 0, "{device}, {pool:?}: {sql}");
+            // The smallest pool has no room for the rows behind groups of three columns.
+            let kept = counted(&plan, "kept_groups") > 0;
+            assert!(kept || pool == Some(5 << 20) && sql.contains("DISTINCT"), "{device}, {pool:?}: {sql}");
             sent += counted(&plan, "piles_sent") + counted(&plan, "batches_regrouped");
             gpu.settled().await?;
             let (peak, limit) = (gpu.device.ledger().peak(), if device == "64MiB" { 64 } else { 8 } << 20);
@@ -283,15 +331,16 @@ async fn broken(fault: Fault, step: usize) -> TestResult {
                 gpu.device.faults().order(choke, n, fault.clone());
                 gpu.ctx.register_table("t", table()?)?;
                 let what = format!("{fault:?} at {choke:?} {n} of {calls}, {scope}");
-                let ran = tokio::time::timeout(Duration::from_secs(60), gpu.run(sql)).await;
-                let ran =
-                    ran.map_err(|_| format!("{what} hangs"))?.map_err(|error| format!("{what}: {error}"))?;
+                let done = tokio::time::timeout(Duration::from_secs(60), ran(&gpu, sql)).await;
+                let (plan, ran) =
+                    done.map_err(|_| format!("{what} hangs"))?.map_err(|error| format!("{what}: {error}"))?;
                 let met = gpu.device.faults().pending(choke) == 0;
                 gpu.device.faults().clear();
                 gpu.ctx.deregister_table("t")?;
                 assert!(ran.rows == want, "{what}: {}", told(&ran));
                 let noted: usize = ran.fallbacks.iter().map(|(_, count)| count).sum();
-                assert!(!met || noted + ran.retries + ran.splits > 0, "{what}: {}", told(&ran));
+                let unmerged = counted(&plan, "piles_unmerged");
+                assert!(!met || noted + ran.retries + ran.splits + unmerged > 0, "{what}: {}", told(&ran));
                 assert_eq!(noted > 0, ran.cpu_batches > 0, "{what}: {}", told(&ran));
                 gpu.settled().await?;
             }

@@ -17,6 +17,7 @@ use crate::kernels::shader::{
 use crate::memory::{BindingKind, DeviceCaps};
 
 use super::accumulate::{Accumulator, Memory};
+use super::columns::Columns;
 use super::finish::{emit_function, gather_loop};
 use super::float::{Window, nan_bits};
 use super::kernel::{Body, Update};
@@ -204,7 +205,7 @@ impl<'a> Builder<'a> {
         program: &Program,
         by: &GroupBy,
         columns: &[ColumnShape],
-        keys: &Keys,
+        (keys, results): (&Keys, &Columns),
         (table, stride): (Memory, u32),
     ) -> GpuResult<Kernel> {
         let mut used = key_columns(&by.keys);
@@ -224,7 +225,7 @@ impl<'a> Builder<'a> {
         );
         text.push_str(&keys.text());
         text.push_str(&again);
-        text.push_str(&emit_function(keys, &self.accumulators, table));
+        text.push_str(&emit_function(keys, &results.columns, &self.accumulators, table));
         text.push_str(ENTRY);
         text.push_str(&Loads::new(&columns).masks());
         text.push_str(&param_loads(&emitter, params_at(&columns)));

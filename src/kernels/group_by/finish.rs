@@ -13,6 +13,7 @@ use crate::kernels::select::from_device;
 use crate::memory::{BindingKind, ShaderSource};
 
 use super::accumulate::{Accumulator, Fold, Memory, sum_words};
+use super::columns::{Column, seen};
 use super::float::Window;
 use super::keys::Keys;
 use super::plan::{Place, Rows};
@@ -33,13 +34,18 @@ pub(super) fn count_shader() -> ShaderSource {
 }
 
 /// Words of a group in the result.
-pub(super) fn result_words(keys: &Keys, accumulators: &[Accumulator]) -> u32 {
-    keys.result_words() + accumulators.iter().map(Accumulator::result_words).sum::<u32>()
+pub(super) fn result_words(keys: &Keys, columns: &[Column]) -> u32 {
+    keys.result_words() + columns.iter().map(Column::words).sum::<u32>()
 }
 
 /// The function that writes the group of slot record `record` as number `g`. Each value has a region of its own, in which groups
 /// lie one after the other.
-pub(super) fn emit_function(keys: &Keys, accumulators: &[Accumulator], table: Memory) -> String {
+pub(super) fn emit_function(
+    keys: &Keys,
+    columns: &[Column],
+    accumulators: &[Accumulator],
+    table: Memory,
+) -> String {
     let mut text =
         String::from("\nfn emit(record: u32, g: u32, cap: u32) {\n    let key = keys(table[record] - 1u);\n");
     let mut region = 0u32;
@@ -58,17 +64,23 @@ pub(super) fn emit_function(keys: &Keys, accumulators: &[Accumulator], table: Me
     for word in 0..keys.flag_words {
         put(&mut text, &mut region, &[format!("key.z{word}")]);
     }
-    for acc in accumulators {
+    for column in columns {
         text.push_str("    {\n");
-        if let Fold::Float(float) = acc.fold {
-            let count = acc.result_words();
-            text.push_str(
-                &float.emit(&format!("{region}u * cap + g * {count}u"), &table.index("record", acc.at)),
-            );
-            region += count;
-        } else {
-            let _ = writeln!(text, "        {}", acc.result(table));
-            put(&mut text, &mut region, &sum_words(acc.result_class(), "value"));
+        match column {
+            Column::Of(Accumulator { fold: Fold::Float(float), at, .. }) => {
+                let count = column.words();
+                let to = format!("{region}u * cap + g * {count}u");
+                text.push_str(&float.emit(&to, &table.index("record", *at)));
+                region += count;
+            }
+            Column::Of(acc) => {
+                let _ = writeln!(text, "        {}", acc.result(table));
+                put(&mut text, &mut region, &sum_words(acc.result_class(), "value"));
+            }
+            Column::Seen(bits) => {
+                text.push_str(&seen(bits, accumulators, table));
+                put(&mut text, &mut region, &["seen".to_owned()]);
+            }
         }
         text.push_str("    }\n");
     }
@@ -174,14 +186,11 @@ impl<'a> Regions<'a> {
         arrays.collect()
     }
 
-    /// The accumulators' results, which come then: counts, arrays of values, and sums of floats in such windows.
-    pub fn results(
-        &mut self,
-        accumulators: &[Accumulator],
-        windows: &[Window],
-    ) -> GpuResult<Vec<Accumulated>> {
-        let results = accumulators.iter().map(|acc| {
-            let bytes = self.next(acc.result_words() as usize)?;
+    /// The columns of results, which come then: counts, arrays of values, and sums of floats in such windows.
+    pub fn results(&mut self, columns: &[Column], windows: &[Window]) -> GpuResult<Vec<Accumulated>> {
+        let results = columns.iter().map(|column| {
+            let bytes = self.next(column.words() as usize)?;
+            let Column::Of(acc) = column else { return Ok(Accumulated::Seen(words(bytes))) };
             Ok(match acc.fold {
                 Fold::Float(float) => {
                     let window = windows.get(float.number);
@@ -199,7 +208,7 @@ impl<'a> Regions<'a> {
     }
 }
 
-/// One accumulator's results, one a group.
+/// One column of results, one a group.
 pub(super) enum Accumulated {
     Counts(Vec<u64>),
     Seen(Vec<u32>),
@@ -212,9 +221,9 @@ fn missing(what: &str) -> GpuError {
 }
 
 impl Accumulated {
-    /// States of an aggregate of `groups` groups out of its accumulators' results.
+    /// States of an aggregate of `groups` groups out of its columns.
     pub fn states(results: &[Accumulated], place: Place, groups: usize) -> GpuResult<GroupStates> {
-        let missing = || missing("an accumulator has no result");
+        let missing = || missing("an aggregate has no column");
         let counts = match place.rows {
             Rows::Group => vec![1; groups],
             Rows::Number(at) => match results.get(at) {

@@ -14,6 +14,7 @@ use crate::memory::{BufferSlice, DeviceCaps};
 
 use super::accumulate::{Bits, Fold};
 use super::attempt::Attempt;
+use super::columns::{Column, Columns};
 use super::finish::result_words;
 use super::launch::{Launch, Table};
 use super::plan::{Place, Plan, Rows};
@@ -22,8 +23,10 @@ use super::{GroupBy, GroupKey, GroupResult, Strategy};
 /// When the groups of a segment stay on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeepRule {
-    /// Fewest groups.
+    /// Fewest groups of segments with `full` rows or more; of shorter ones, fewer in proportion.
     pub groups: u64,
+    /// Rows of a segment that is not short.
+    pub full: u64,
     /// Most rows a group, on the average.
     pub rows_each: u64,
 }
@@ -36,11 +39,11 @@ pub(super) enum Keep {
 }
 
 impl Keep {
-    /// Whether up to `most` groups may have to stay. Rows are ordered where there are many groups, and those of one table can't go
-    /// another way than those of the next.
-    pub fn may(self, most: u64, ordered: bool) -> bool {
+    /// Whether up to `most` groups of so many rows may have to stay. Rows are ordered where there are many groups, and those of one table
+    /// can't go another way than those of the next.
+    pub fn may(self, most: u64, rows: u64, ordered: bool) -> bool {
         match self {
-            Keep::Rule(rule) => ordered || most >= rule.groups,
+            Keep::Rule(rule) => ordered || most >= rule.groups || rows < rule.full,
             Keep::All => true,
         }
     }
@@ -49,7 +52,11 @@ impl Keep {
     pub fn wants(self, groups: u64, rows: u64, ordered: bool) -> bool {
         match self {
             Keep::Rule(rule) => {
-                ordered || (groups >= rule.groups && groups.saturating_mul(rule.rows_each) >= rows)
+                let dense = rows < rule.full
+                    && u128::from(groups) * u128::from(rule.full)
+                        >= u128::from(rule.groups) * u128::from(rows);
+                let many = groups >= rule.groups || dense;
+                ordered || (many && groups.saturating_mul(rule.rows_each) >= rows)
             }
             Keep::All => true,
         }
@@ -160,14 +167,19 @@ impl SeenIn {
 impl Layout {
     /// The layout of a plan's result, where its groups can be merged.
     pub fn of(plan: &Plan) -> Option<Layout> {
-        let mut seen = vec![None; plan.accumulators.len()];
-        for place in &plan.places {
+        let Columns { columns, places } = &plan.results;
+        let mut seen = vec![None; columns.len()];
+        for place in places {
             if let Some(seen) = place.value.and_then(|value| seen.get_mut(value)) {
                 *seen = SeenIn::of(place.rows);
             }
         }
         let keys: Vec<_> = plan.keys.fields.iter().map(|field| (field.ty, field.class)).collect();
-        let states = plan.accumulators.iter().zip(seen).map(|(acc, seen)| {
+        let states = columns.iter().zip(seen).map(|(column, seen)| {
+            let Column::Of(acc) = column else {
+                let (ty, class) = (ValueType::UInt32, Class::U32);
+                return Some(StateColumn { merging: Merging::Seen, ty, class, stored: class });
+            };
             let merging = match acc.fold {
                 Fold::Count => Merging::Count,
                 Fold::Seen { .. } => Merging::Seen,
@@ -181,7 +193,7 @@ impl Layout {
             Some(StateColumn { merging, ty: acc.ty, class: acc.class, stored: acc.result_class() })
         });
         let states = states.collect::<Option<Vec<_>>>()?;
-        (!keys.is_empty()).then(|| Layout { keys, states, places: plan.places.clone() })
+        (!keys.is_empty()).then(|| Layout { keys, states, places: places.clone() })
     }
 
     /// Words of NULL flags, where a key may be NULL.
@@ -250,11 +262,16 @@ impl KeptGroups {
 
     /// These and then those of `others`, which must fit.
     pub fn and(mut self, others: impl IntoIterator<Item = KeptGroups>) -> Self {
+        self.extend(others);
+        self
+    }
+
+    /// Adds those of `others`, which must fit.
+    pub fn extend(&mut self, others: impl IntoIterator<Item = KeptGroups>) {
         for other in others {
             self.rows = self.rows.saturating_add(other.rows);
             self.pieces.extend(other.pieces);
         }
-        self
     }
 
     /// Groups; those with equal keys in several segments count as often.
@@ -324,7 +341,7 @@ impl Launch<'_> {
         mut keep: Vec<BufferSlice>,
     ) -> GpuResult<Attempt> {
         let cap = room(groups, &self.caps);
-        let words = result_words(&self.plan.keys, &self.plan.accumulators);
+        let words = result_words(&self.plan.keys, &self.plan.results.columns);
         let out = allocate(self.scope, "kept groups", cap as u64 * u64::from(words) * 4)?;
         let context = &self.scope.context;
         let mut encoder = context.device().create_command_encoder(&Default::default());

@@ -147,11 +147,12 @@ impl<'a> Launch<'a> {
         u64::from(self.plan.stride) * 4
     }
 
-    /// Slots of the largest table that can be bound.
+    /// Slots of the largest table that can be bound, as can its result.
     pub fn largest(&self) -> GpuResult<u64> {
-        let slots = self.caps.max_binding_bytes / self.record_bytes();
+        let result = 4 * u64::from(result_words(&self.plan.keys, &self.plan.results.columns));
+        let slots = self.caps.max_binding_bytes / self.record_bytes().max(result);
         if slots < MIN_SLOTS {
-            let (need, limit) = (MIN_SLOTS * self.record_bytes(), self.caps.max_binding_bytes);
+            let (need, limit) = (MIN_SLOTS * self.record_bytes().max(result), self.caps.max_binding_bytes);
             return Err(GpuError::Limit {
                 what: "bytes of one storage binding",
                 need,
@@ -165,11 +166,11 @@ impl<'a> Launch<'a> {
     /// One attempt with one table.
     pub async fn attempt(&self, attempted: Attempted) -> GpuResult<Attempt> {
         let table = self.table(attempted.slots)?;
-        let words = result_words(&self.plan.keys, &self.plan.accumulators);
+        let words = result_words(&self.plan.keys, &self.plan.results.columns);
         let rows = attempted.view.map_or(self.segment.rows as u64, |view| u64::from(view.end - view.first));
         let most = attempted.slots.min(rows);
         let ordered = attempted.view.is_some();
-        let may_keep = self.keep.as_ref().is_some_and(|(keep, _)| keep.may(most, ordered));
+        let may_keep = self.keep.as_ref().is_some_and(|(keep, _)| keep.may(most, rows, ordered));
         let one_wait = most * u64::from(words) * 4 <= ONE_WAIT_BYTES && !may_keep;
         let context = &self.scope.context;
         let mut timer = self.scope.timer();
@@ -261,9 +262,9 @@ impl<'a> Launch<'a> {
     fn result(&self, status: &Status, bytes: &[u8], cap: usize) -> GpuResult<GroupResult> {
         let mut regions = Regions::new(bytes, cap, status.groups);
         let keys = regions.keys(&self.plan.keys)?;
-        let results = regions.results(&self.plan.accumulators, &self.plan.sums)?;
+        let results = regions.results(&self.plan.results.columns, &self.plan.sums)?;
         let states =
-            self.plan.places.iter().map(|place| Accumulated::states(&results, *place, status.groups));
+            self.plan.results.places.iter().map(|place| Accumulated::states(&results, *place, status.groups));
         Ok(GroupResult {
             groups: status.groups,
             keys,

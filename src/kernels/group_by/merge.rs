@@ -70,7 +70,7 @@ pub fn pile_groups(scope: &LaunchScope, kept: &KeptGroups) -> GpuResult<KeptGrou
 /// Groups `piled`, which is one piece, by its keys: each key is there once then.
 ///
 /// # Errors
-/// [`GpuError::Limit`] when the groups stand for 2^32 rows or more, or are too many for a table; those of compilation, allocation
+/// [`GpuError::Limit`] when counts may be 2^32 or more, or groups are too many for a table; those of compilation, allocation
 /// and submission; [`GpuError::DeviceLost`] when the groups are on another device than that of `scope`.
 pub async fn merge_groups(scope: &LaunchScope, piled: &KeptGroups) -> GpuResult<KeptGroups> {
     piled.check(scope)?;
@@ -82,7 +82,8 @@ pub async fn merge_groups(scope: &LaunchScope, piled: &KeptGroups) -> GpuResult<
     };
     // Counts have 32 bits.
     let limit = u64::from(u32::MAX);
-    if piled.rows() > limit {
+    let counts = piled.layout.states.iter().any(|state| state.merging == Merging::Count);
+    if counts && piled.rows() > limit {
         let (what, need) = ("rows of groups that are merged", piled.rows());
         return Err(GpuError::Limit { what, need, limit, by_rows: true });
     }

@@ -8,6 +8,7 @@ use crate::memory::{AdapterKind, DeviceCaps, ShaderSource};
 
 use super::accumulate::{Accumulator, Memory};
 use super::builder::Builder;
+use super::columns::Columns;
 use super::finish::count_shader;
 use super::float::Window;
 use super::kernel::head;
@@ -88,6 +89,8 @@ pub(super) struct Plan {
     pub accumulators: Vec<Accumulator>,
     /// One an aggregate.
     pub places: Vec<Place>,
+    /// What goes to the host, or stays on the device.
+    pub results: Columns,
     /// Words of a slot's record.
     pub stride: u32,
     /// Rows that an invocation has in flight.
@@ -107,13 +110,15 @@ pub(super) struct Form {
     pub ordered: bool,
     /// They are groups already, whose counts are added.
     pub merging: bool,
+    /// Their groups may stay on the device, to be merged with those of other segments.
+    pub kept: bool,
 }
 
 impl Form {
     /// Plain rows as they lie.
-    pub const PLAIN: Form = Form { ordered: false, merging: false };
+    pub const PLAIN: Form = Form { ordered: false, merging: false, kept: false };
     /// Plain rows in the order of their hashes.
-    pub const ORDERED: Form = Form { ordered: true, merging: false };
+    pub const ORDERED: Form = Form { ordered: true, merging: false, kept: false };
 }
 
 impl Plan {
@@ -125,7 +130,7 @@ impl Plan {
         columns: &[ColumnShape],
         rows: usize,
         hint: &GroupHint,
-        Form { ordered, merging }: Form,
+        Form { ordered, merging, kept }: Form,
     ) -> GpuResult<Plan> {
         let own = if ordered { 3 } else { 2 };
         let all = fitted(columns.to_vec(), own, caps.max_storage_buffers);
@@ -141,7 +146,9 @@ impl Plan {
             _ => (caps.unroll / 2).clamp(1, 2),
         };
         let accumulate = builder.accumulate(program, by, &parts, &choice, stride, unroll)?;
-        let gather = builder.gather(caps, program, by, columns, &parts.keys, (table, stride))?;
+        let fixed = if kept { Columns::fixed(by, &builder.accumulators, &parts.places) } else { None };
+        let results = fixed.unwrap_or_else(|| Columns::of(&builder.accumulators, &parts.places));
+        let gather = builder.gather(caps, program, by, columns, (&parts.keys, &results), (table, stride))?;
         let (accumulators, sums) = (builder.accumulators, builder.sums);
         let bests = accumulators.iter().filter(|acc| acc.fold.best().is_some()).count() as u32;
         let additions = accumulators.iter().map(|acc| acc.fold.iterations()).sum();
@@ -152,6 +159,7 @@ impl Plan {
             keys: parts.keys,
             accumulators,
             places: parts.places,
+            results,
             stride,
             unroll,
             bests,

@@ -20,8 +20,10 @@ fn shapes() -> Vec<ColumnShape> {
 /// Folds of a record over rows of `shapes`, in order, and the text of the kernel that accumulates.
 fn folds(aggregates: Vec<AggregateSpec>, uncounted: &[usize]) -> (Vec<Fold>, String) {
     let (caps, program) = (DeviceCaps::for_tests(), Program::default());
-    let by =
-        GroupBy { keys: vec![key(1, Int32)], aggregates, uncounted: uncounted.iter().copied().collect() };
+    let by = {
+        let uncounted = uncounted.iter().copied().collect();
+        GroupBy { keys: vec![key(1, Int32)], aggregates, uncounted, ..GroupBy::default() }
+    };
     let used = columns_used(&program, &by);
     let columns: Vec<ColumnShape> = shapes().into_iter().filter(|c| used.contains(&c.index)).collect();
     for shader in group_by_shaders(&caps, &program, &by, &columns, &groups(1000)).expect("shaders") {
@@ -117,7 +119,8 @@ async fn signed_sums_carry() {
     let averages = [Int32, Int64].iter().zip([2, 3]);
     let averages = averages.map(|(&ty, at)| agg(AggregateKind::SumAsFloat64, col(at, ty)));
     let aggregates = sums.chain(averages).collect();
-    let by = GroupBy { keys: vec![key(0, Int64)], aggregates, uncounted: BTreeSet::from([4, 6]) };
+    let uncounted = BTreeSet::from([4, 6]);
+    let by = GroupBy { keys: vec![key(0, Int64)], aggregates, uncounted, ..GroupBy::default() };
     let mut rng = Rng::new(31);
     let rows = 4000;
     for many in [1, 5, 900] {

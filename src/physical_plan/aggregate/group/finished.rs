@@ -10,7 +10,7 @@ use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::logical_expr::EmitTo;
 use datafusion::physical_plan::metrics::RecordOutput;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
-use futures::stream::{self, StreamExt};
+use futures::stream::{self, StreamExt, TryStreamExt};
 
 use crate::error::{GpuError, GpuResult};
 use crate::kernels::group_by::{FetchedGroups, GroupResult};
@@ -25,7 +25,7 @@ use super::states;
 pub(super) struct HostGroups {
     pub parts: Vec<FetchedGroups>,
     /// What they take of the query's memory pool.
-    pub _memory: MemoryReservation,
+    pub memory: MemoryReservation,
 }
 
 /// All groups of a run, each once.
@@ -59,7 +59,8 @@ impl Finished {
         node: Arc<GpuExec>,
         run: Arc<RunContext>,
     ) -> Result<SendableRecordBatchStream> {
-        let schema = Arc::clone(&GroupOp::of(&node)?.schema);
+        let op = GroupOp::of(&node)?;
+        let (schema, raises) = (Arc::clone(&op.schema), op.values_may_raise()?);
         let config = run.task().session_config();
         let (rows, tasks) = (config.batch_size().max(1), config.target_partitions().max(1));
         let parts = self.groups.parts.iter().enumerate();
@@ -76,8 +77,16 @@ impl Finished {
                 work.join_unwind().await.map_err(|error| DataFusionError::ExecutionJoin(Box::new(error)))?
             }
         });
-        let batches =
-            batches.buffered(tasks).map(move |batch| Ok(batch?.record_output(&run.metrics.baseline)));
+        let batches = batches.buffered(tasks);
+        // DataFusion makes all values before it gives some: what raises is met under any LIMIT.
+        let batches = match raises {
+            false => batches.left_stream(),
+            true => stream::once(batches.try_collect::<Vec<RecordBatch>>())
+                .map_ok(|batches| stream::iter(batches.into_iter().map(Ok)))
+                .try_flatten()
+                .right_stream(),
+        };
+        let batches = batches.map(move |batch| Ok(batch?.record_output(&run.metrics.baseline)));
         Ok(Box::pin(RecordBatchStreamAdapter::new(schema, batches)))
     }
 
@@ -112,6 +121,15 @@ impl GroupOp {
             }
         }
         states::batch(&self.state_schema, columns).map_err(internal)
+    }
+
+    /// Whether some function may raise when it makes a value of a state: averages of decimals, whose digits are checked.
+    fn values_may_raise(&self) -> Result<bool> {
+        let mut raises = false;
+        for function in self.functions.iter().filter(|_| self.is_final()) {
+            raises |= function.field().data_type().is_decimal() && function.state_fields()?.len() > 1;
+        }
+        Ok(raises)
     }
 
     /// Keys and values of states whose keys are there once each, by DataFusion's accumulators.

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use arrow::array::RecordBatch;
 use datafusion::common::{DataFusionError, Result, ScalarValue, internal_datafusion_err, internal_err};
@@ -167,6 +167,8 @@ pub(super) struct Job {
     bounds: Option<DynamicBounds>,
     seen: Mutex<Seen>,
     has_groups: AtomicBool,
+    /// Rows of the largest batch so far.
+    pub largest: AtomicUsize,
     /// Groups that stayed on the device.
     pub pile: Arc<Pile>,
     /// Some states were sent to be merged on the host.
@@ -209,6 +211,7 @@ impl Job {
             bounds,
             seen,
             has_groups: AtomicBool::new(false),
+            largest: AtomicUsize::new(0),
             pile,
             sent: AtomicBool::new(false),
             finished: Mutex::new(None),
@@ -256,6 +259,8 @@ impl Job {
         let Some((params, constants)) = self.values.as_ref().filter(|_| !batch.is_undecided()) else {
             return self.fall_back(&batch, chain, FallbackReason::NoParameter).await;
         };
+        // Without the look-up tables of the groups, which nobody needs while they are on the device.
+        let plain = batch.clone();
         let plan = Arc::new(GroupPlan::new(op, &mut batch, params, constants)?);
         if let Err(reason) =
             lookup::prepare_keys(&self.run, &mut batch, &plan.all_tables(), &plan.coded).await
@@ -265,8 +270,8 @@ impl Job {
         let learned = self.seen.lock().sets.clone();
         let hints: Arc<[GroupHint]> = plan.hints(&batch, &learned).into();
         let keys = plan.mergeable();
-        let rule = keys.as_ref().and_then(|_| self.rule());
         self.yield_to(plan.need(&batch, &hints), sender).await?;
+        let rule = keys.as_ref().and_then(|_| self.rule(batch.source().rows()));
         let (needs, all) = (Arc::clone(&plan), Arc::clone(&hints));
         let work = Arc::clone(&plan);
         let mut parts = with_retry(
@@ -282,9 +287,15 @@ impl Job {
         while let Some(Part { input, outcome }) = parts.next().await? {
             let part = match outcome.map(parted) {
                 Ok((results, kept)) => {
+                    let mut again = false;
                     for (kept, keys) in kept.into_iter().zip(keys.clone()) {
                         self.learn_kept(&kept);
-                        self.keep((kept, keys), (&input, chain), sender).await?;
+                        let whole = input.source().rows() == plain.source().rows();
+                        let rows = if whole { &plain } else { &input };
+                        again |= !self.keep((kept, keys), (rows, chain), sender).await?;
+                    }
+                    if again {
+                        continue;
                     }
                     self.states(op, &plan, &input, chain, &results).await
                 }

@@ -7,13 +7,13 @@ use std::sync::atomic::Ordering;
 
 use arrow::array::RecordBatch;
 use datafusion::common::{Result, internal_err};
+use datafusion::execution::memory_pool::MemoryReservation;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::{self, StreamExt};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
-use crate::config::FallbackScope;
 use crate::error::{GpuError, GpuResult};
 use crate::kernels::group_by::{FetchedGroups, KeepRule, KeptGroups, merge_bytes, merge_groups, pile_groups};
 use crate::memory::batch::GpuBatch;
@@ -22,7 +22,6 @@ use crate::memory::launch::LaunchScope;
 use super::super::super::island::Stop;
 use super::super::super::replay::RowLocalChain;
 use super::super::super::retry::{Part, WorkInput, with_retry};
-use super::super::super::run::FallbackReason;
 use super::GroupOp;
 use super::finished::{Finished, HostGroups};
 use super::job::{Job, send};
@@ -39,12 +38,15 @@ const READS: usize = 4;
 const STATES_AT_A_TIME: usize = 64 << 10;
 
 impl Job {
-    /// Which groups of the next batch stay on the device. Once some have, all do: so that none has to be merged on the host.
-    pub(super) fn rule(&self) -> Option<KeepRule> {
+    /// Which groups of the next batch, of so many rows, stay on the device. Once some have, all do: so that none has to be merged on the
+    /// host. For the same reason it is enough of a batch that is shorter than others, and may be the first to end, that its groups are as
+    /// dense as theirs have to be.
+    pub(super) fn rule(&self, rows: usize) -> Option<KeepRule> {
         let groups = self.run.merge_groups()?;
+        let full = self.largest.fetch_max(rows, Ordering::AcqRel).max(rows) as u64;
         match self.pile.is_open() {
-            (true, true) => Some(KeepRule { groups: 1, rows_each: u64::MAX }),
-            (true, false) => Some(KeepRule { groups, rows_each: ROWS_A_GROUP }),
+            (true, true) => Some(KeepRule { groups: 1, full, rows_each: u64::MAX }),
+            (true, false) => Some(KeepRule { groups, full, rows_each: ROWS_A_GROUP }),
             _ => None,
         }
     }
@@ -61,16 +63,20 @@ impl Job {
         Ok(())
     }
 
-    /// Adds groups to those on the device; the states of what has no room there.
+    /// Adds groups to those on the device, or sends their states, where there is no room for them there. Where neither can be, the
+    /// batch is grouped again, and the answer is `false`.
     pub(super) async fn keep(
         &self,
         (kept, keys): (KeptGroups, FixedKeys),
         (batch, chain): (&GpuBatch, &RowLocalChain),
         sender: &mpsc::Sender<RecordBatch>,
-    ) -> Result<(), Stop> {
-        self.run.metrics.add("kept_groups", kept.groups());
+    ) -> Result<bool, Stop> {
+        let groups = kept.groups();
         let refused = match self.pile.push(&self.run, (kept, keys), batch, chain) {
-            Ok(()) => return self.relieve(sender).await,
+            Ok(()) => {
+                self.run.metrics.add("kept_groups", groups);
+                return self.relieve(sender).await.map(|()| true);
+            }
             Err(refused) => refused,
         };
         // The rows that are held for the groups leave no room for more: nor do they have to be, once the groups are on the host.
@@ -79,17 +85,16 @@ impl Job {
         self.unload(entries, sender).await?;
         drop(turn);
         let Err((kept, keys)) = self.pile.push(&self.run, refused, batch, chain) else {
-            return Ok(());
+            self.run.metrics.add("kept_groups", groups);
+            return Ok(true);
         };
         self.pile.close();
-        if let Some(groups) = self.read(&kept).await? {
-            match self.states_of(&keys, &groups.parts).await {
-                Ok(states) => return self.send(states, sender).await,
-                Err(error) => self.note(&error.into())?,
-            }
-        }
+        let read = self.states_on_host(&kept, &keys).await?;
         drop(kept);
-        self.group_again(batch.clone(), chain, sender).await
+        match read {
+            Some((states, _memory)) => self.send(states, sender).await.map(|()| true),
+            None => self.group_again(batch.clone(), chain, sender).await.map(|()| false),
+        }
     }
 
     /// Groups a batch whose groups did not come to the host.
@@ -149,19 +154,38 @@ impl Job {
             self.pile.close();
         }
         for entry in merged {
-            self.run.metrics.add("piles_sent", 1);
-            match self.read(&entry.kept).await? {
-                Some(groups) => match self.states_of(&entry.keys, &groups.parts).await {
-                    Ok(states) => self.send(states, sender).await?,
-                    Err(error) => {
-                        self.pile.give_up(entry);
-                        self.note(&error.into())?;
-                    }
-                },
+            match self.states_on_host(&entry.kept, &entry.keys).await? {
+                Some((states, _memory)) => {
+                    // Neither groups nor rows are needed while whoever merges takes its time.
+                    drop(entry);
+                    self.run.metrics.add("piles_sent", 1);
+                    self.send(states, sender).await?;
+                }
                 None => self.pile.give_up(entry),
             }
         }
         Ok(())
+    }
+
+    /// The states of groups, and what they take of the query's memory pool; `None` where the groups have to be found again.
+    async fn states_on_host(
+        &self,
+        kept: &KeptGroups,
+        keys: &FixedKeys,
+    ) -> Result<Option<(Vec<RecordBatch>, MemoryReservation)>, Stop> {
+        // Both are there until the states are made.
+        let Some(HostGroups { parts, memory }) = self.read(kept, 2).await? else { return Ok(None) };
+        let states = self.states_of(keys, parts).await;
+        match states {
+            Ok(states) => {
+                memory.shrink(memory.size() / 2);
+                Ok(Some((states, memory)))
+            }
+            Err(error) => {
+                tracing::warn!(%error, "groups are found again, since their states could not be made");
+                Ok(None)
+            }
+        }
     }
 
     /// What is left to do when all batches were grouped: the groups on the device are merged and, where there are no others, made
@@ -178,7 +202,7 @@ impl Job {
                     && !self.sent.load(Ordering::Acquire)
                     && Finished::can_be_of(op) =>
             {
-                let groups = self.read(&entry.kept).await?;
+                let groups = self.read(&entry.kept, 1).await?;
                 match groups.and_then(|groups| Finished::new(op, groups, &entry.keys)) {
                     Some(finished) => {
                         *self.finished.lock() = Some(finished);
@@ -217,11 +241,7 @@ impl Job {
         let mut alike: Vec<Entry> = vec![];
         for entry in entries {
             match alike.iter_mut().find(|known| known.keys == entry.keys && known.kept.fits(&entry.kept)) {
-                Some(known) => {
-                    known.kept = known.kept.clone().and([entry.kept]);
-                    known.inputs.extend(entry.inputs);
-                    known.distinct = false;
-                }
+                Some(known) => known.add(entry),
                 None => alike.push(entry),
             }
         }
@@ -270,27 +290,21 @@ impl Job {
                 | GpuError::AllocationRefused { .. }
                 | GpuError::Limit { .. },
             ) => self.run.metrics.add("piles_unmerged", 1),
-            // The host merges in its place.
-            Err(error) => self.note(&error.into())?,
+            // The host merges in its place, as it does without all this; the next merge would fail as well.
+            Err(error) => {
+                tracing::warn!(%error, "groups could not be merged on the device");
+                self.run.metrics.add("piles_unmerged", 1);
+                self.pile.close();
+            }
         }
         Ok(Entry::new(kept, keys, inputs, false))
     }
 
-    /// Reports that the CPU does what the device could not.
-    fn note(&self, reason: &FallbackReason) -> Result<(), Stop> {
-        if self.run.begin_replay() {
-            return Err(Stop::FallBack(reason.clone()));
-        }
-        self.run.fall_back(reason, FallbackScope::Batch)?;
-        self.run.metrics.cpu_batch();
-        Ok(())
-    }
-
-    /// All groups on the host; `None` where they have to be found again.
-    async fn read(&self, kept: &KeptGroups) -> Result<Option<HostGroups>, Stop> {
+    /// All groups on the host, with memory for so many copies; `None` where they have to be found again.
+    async fn read(&self, kept: &KeptGroups, copies: u64) -> Result<Option<HostGroups>, Stop> {
         let memory = self.run.host_memory("groups");
-        let bytes = usize::try_from(kept.group_bytes().saturating_mul(kept.groups() as u64));
-        if memory.try_grow(bytes.unwrap_or(usize::MAX)).is_err() {
+        let bytes = (copies * kept.group_bytes()).saturating_mul(kept.groups() as u64);
+        if memory.try_grow(usize::try_from(bytes).unwrap_or(usize::MAX)).is_err() {
             return Ok(None);
         }
         let reads = kept.parts(GROUPS_AT_A_TIME).into_iter().map(|part| {
@@ -316,14 +330,18 @@ impl Job {
                     | GpuError::OutOfDeviceMemory { .. }
                     | GpuError::AllocationRefused { .. },
                 ) => return Ok(None),
-                Err(error) => return self.note(&error.into()).map(|()| None),
+                // What fails again when they are found again is reported there.
+                Err(error) => {
+                    tracing::warn!(%error, "groups are found again, since they could not be read");
+                    return Ok(None);
+                }
             }
         }
-        Ok(Some(HostGroups { parts, _memory: memory }))
+        Ok(Some(HostGroups { parts, memory }))
     }
 
     /// The states of groups on the host.
-    async fn states_of(&self, keys: &FixedKeys, parts: &[FetchedGroups]) -> GpuResult<Vec<RecordBatch>> {
+    async fn states_of(&self, keys: &FixedKeys, parts: Vec<FetchedGroups>) -> GpuResult<Vec<RecordBatch>> {
         let op = GroupOp::of(&self.node).map_err(|error| GpuError::Internal(error.to_string()))?;
         let mut states = vec![];
         for part in parts {
@@ -353,7 +371,10 @@ impl Job {
         loop {
             let work = Arc::clone(&work);
             let mut parts = with_retry(&self.run, Whole, move |_| need, move |scope, _| work(scope));
-            match parts.next().await? {
+            let part = parts.next().await?;
+            // A task that has not ended yet holds the run, whose metrics are shown when it is dropped.
+            while parts.next().await?.is_some() {}
+            match part {
                 Some(Part { outcome: Err(GpuError::AllocationRefused { .. }), .. }) if !again => {
                     self.run.metrics.batch_retry();
                     again = true;

@@ -60,6 +60,8 @@ pub struct GroupOp {
     aggregates: Vec<AggregateSpec>,
     /// Those of which nobody needs the number of contributing rows, though kernels would count them.
     uncounted: BTreeSet<usize>,
+    /// Those without a filter whose argument cannot be NULL.
+    required: BTreeSet<usize>,
     /// Of MIN and MAX over strings, whose kernels see ranks, where the strings are.
     texts: Vec<Option<Text>>,
     params: ParamTable,
@@ -110,6 +112,7 @@ impl GroupOp {
             .ok_or_else(|| internal_datafusion_err!("GpuAggregateExec: too many grouping columns"))?;
         let rows_schema = raw.input().schema();
         let uncounted = uncounted(&aggregates, raw.aggr_expr())?;
+        let required = required(raw)?;
         let functions = aggregates.iter().zip(raw.aggr_expr());
         let functions = functions.map(|(spec, function)| merging(spec, function, &raw.input_schema()));
         let functions = functions.collect::<Result<Vec<_>>>()?;
@@ -129,6 +132,7 @@ impl GroupOp {
             sets,
             aggregates,
             uncounted,
+            required,
             texts,
             params,
             merged_group: last.map_or_else(|| group.as_final(), |last| last.group_expr().clone()),
@@ -186,6 +190,7 @@ impl GroupOp {
             sets: vec![GroupingSet { nulls, id: None }],
             // States that are counts are summed, too.
             uncounted: (0..aggregates.len()).collect(),
+            required: BTreeSet::new(),
             aggregates,
             texts,
             params,
@@ -269,6 +274,19 @@ fn uncounted(
         }
     }
     Ok(uncounted)
+}
+
+/// Aggregates, by number, without a filter whose argument the schema does not let be NULL.
+fn required(exec: &AggregateExec) -> Result<BTreeSet<usize>> {
+    let mut required = BTreeSet::new();
+    for (at, (function, filter)) in exec.aggr_expr().iter().zip(exec.filter_expr()).enumerate() {
+        if let ([arg], None) = (function.expressions().as_slice(), filter)
+            && !arg.nullable(&exec.input_schema())?
+        {
+            required.insert(at);
+        }
+    }
+    Ok(required)
 }
 
 /// The function that merges the states of `spec`, which was lowered from `function` over `schema`.

@@ -44,6 +44,14 @@ impl Entry {
         let bytes = kept.device_bytes();
         Entry { kept, keys, inputs, distinct, bytes }
     }
+
+    /// Adds groups that lie alike.
+    pub(super) fn add(&mut self, other: Entry) {
+        self.kept.extend([other.kept]);
+        self.inputs.extend(other.inputs);
+        self.bytes = self.bytes.saturating_add(other.bytes);
+        self.distinct = false;
+    }
 }
 
 /// A run's groups on the device.
@@ -108,6 +116,11 @@ impl Pile {
             state.counter = RecordBatchMemoryCounter::new();
             return Err((kept, keys));
         }
+        // Those of a device that was lost are gone.
+        let generation = kept.generation();
+        let lost = state.entries.extract_if(.., |entry| entry.kept.generation() != generation);
+        let lost: Vec<Input> = lost.flat_map(|entry| entry.inputs).collect();
+        state.dropped.extend(lost);
         state.held += bytes;
         let input = Input { batch: batch.clone(), chain: Arc::new(chain.clone()), memory };
         state.entries.push(Entry::new(kept, keys, vec![input], true));

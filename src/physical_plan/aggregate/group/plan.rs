@@ -100,8 +100,9 @@ impl GroupPlan {
         let all_texts = keys.iter().flat_map(BatchKeys::texts).chain(texts.iter().flatten());
         let host_tables = all_texts.filter_map(|text| text.table).collect();
         let sets = keys.into_iter().map(|keys| {
-            let uncounted = op.uncounted.clone();
-            let by = GroupBy { keys: keys.kernel.clone(), aggregates: aggregates.clone(), uncounted };
+            let (uncounted, required) = (op.uncounted.clone(), op.required.clone());
+            let by =
+                GroupBy { keys: keys.kernel.clone(), aggregates: aggregates.clone(), uncounted, required };
             (keys, by)
         });
         let sets = sets.collect();
