@@ -298,7 +298,7 @@ gpu_options! {
     exchanges: Exchanges = Exchanges::Collapse;
     /// Sums and averages of floats, and averages of integers: 'exact' on the GPU, rounded once, or left on the 'cpu', whose last digits depend on batches.
     float_sum: FloatSum = FloatSum::Exact;
-    /// With GROUP BY, the fewest groups of a batch that stay on the device, where they are merged with those of other batches if states and keys allow it; 0 has the host merge all groups.
+    /// With GROUP BY, the fewest groups of a batch (of shorter ones in proportion; one for 32 rows at least) that stay on the device, where they are merged with those of other batches if states and keys allow it; 0 has the host merge all groups.
     merge_groups: usize = 16_384;
     /// The adapter to use: its index, or a part of its name in any case; '' takes the first one.
     adapter: String = String::new();

@@ -29,7 +29,9 @@ pub mod optimizer;
 pub mod physical_plan;
 pub mod session;
 
-pub use config::{ByteSize, Exchanges, FallbackPolicy, FallbackScope, GpuOptions, MemoryLimit, Placement};
+pub use config::{
+    ByteSize, Exchanges, FallbackPolicy, FallbackScope, FloatSum, GpuOptions, MemoryLimit, Placement,
+};
 pub use error::{GpuError, GpuResult};
 pub use memory::GpuRuntime;
 pub use observe::{FallbackEvent, QueryStats, Subscription};

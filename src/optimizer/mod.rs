@@ -118,7 +118,7 @@ impl PhysicalOptimizerRule for GpuOffload {
         plan: Arc<dyn ExecutionPlan>,
         config: &ConfigOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        let outcome = self.place(&plan, config)?;
+        let outcome = self.place(&plan, config).inspect_err(planning::failed)?;
         planning::reported(&outcome.report);
         tracing::debug!(target: "datafusion_wgpu::placement", report = %outcome.report, "placement");
         Ok(outcome.plan)

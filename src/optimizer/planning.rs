@@ -10,6 +10,7 @@ use datafusion::logical_expr::LogicalPlan;
 use datafusion::sql::unparser::plan_to_sql;
 use parking_lot::Mutex;
 
+use crate::error::GpuError;
 use crate::physical_plan::Query;
 
 use super::report::PlacementReport;
@@ -27,6 +28,7 @@ tokio::task_local! {
 pub(crate) struct Planning {
     logical: Arc<LogicalPlan>,
     report: Mutex<Option<PlacementReport>>,
+    failure: Mutex<Option<GpuError>>,
 }
 
 impl Planning {
@@ -37,7 +39,7 @@ impl Planning {
             LogicalPlan::Analyze(analyze) => Arc::clone(&analyze.input),
             plan => Arc::new(plan.clone()),
         };
-        Arc::new(Self { logical, report: Mutex::new(None) })
+        Arc::new(Self { logical, report: Mutex::new(None), failure: Mutex::new(None) })
     }
 
     /// Runs `work`; the rule reports to this planning in the meantime.
@@ -49,6 +51,16 @@ impl Planning {
     pub(crate) fn take_report(&self) -> Option<PlacementReport> {
         self.report.lock().take()
     }
+
+    /// Why the rule failed, if it did: EXPLAIN shows a plan without what comes after.
+    pub(crate) fn take_failure(&self) -> Option<GpuError> {
+        self.failure.lock().take()
+    }
+}
+
+/// Tells the planning that the rule is called from, if that is known, that it has failed.
+pub(crate) fn failed(error: &GpuError) {
+    let _ = PLANNING.try_with(|planning| *planning.failure.lock() = Some(error.clone()));
 }
 
 /// Hands the rule's report to the planning it is called from, if that is known.

@@ -60,7 +60,11 @@ impl QueryPlanner for GpuQueryPlanner {
         session: &dyn Session,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let planning = Planning::of(logical_plan);
-        let plan = planning.scope(self.plan_inside(logical_plan, session)).await?;
+        let plan = planning.scope(self.plan_inside(logical_plan, session)).await;
+        if let Some(error) = planning.take_failure() {
+            return Err(error.into());
+        }
+        let plan = plan?;
         Ok(match planning.take_report() {
             Some(report) => explained(plan, &report),
             None => plan,

@@ -63,6 +63,12 @@ async fn an_adapter_that_is_not_there() -> TestResult {
     // A name that is wrong is an error, not a query that is silently slow.
     let error = gpu.run(FILTER).await.err().ok_or("the query must fail")?.to_string();
     assert!(error.contains("no such adapter"), "{error}");
+    // DataFusion would show the logical plan alone.
+    for explain in ["EXPLAIN", "EXPLAIN VERBOSE", "EXPLAIN FORMAT INDENT", "EXPLAIN FORMAT TREE"] {
+        let error =
+            gpu.run(&format!("{explain} {FILTER}")).await.err().ok_or("EXPLAIN must fail")?.to_string();
+        assert!(error.contains("no such adapter"), "{explain}: {error}");
+    }
 
     let name = gpu.device.caps().name.clone();
     gpu.set("adapter", &format!("'{}'", name.to_uppercase())).await?;

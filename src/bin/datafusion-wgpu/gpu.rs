@@ -102,9 +102,22 @@ impl Args {
     }
 }
 
+/// Variables that name no option are an error: a misspelt one would change nothing without a word.
 fn from_environment(options: &mut GpuOptions) -> Result<()> {
+    const PREFIX: &str = "DATAFUSION_GPU_";
+    for (variable, value) in std::env::vars_os() {
+        let variable = variable.to_string_lossy();
+        if let Some(name) = variable.strip_prefix(PREFIX).map(str::to_lowercase)
+            && !GpuOptions::NAMES.contains(&name.as_str())
+        {
+            let value = value.to_string_lossy();
+            return Err(problem(format!(
+                "environment variable {variable}={value}: there is no option gpu.{name}"
+            )));
+        }
+    }
     for name in GpuOptions::NAMES {
-        let variable = format!("DATAFUSION_GPU_{}", name.to_uppercase());
+        let variable = format!("{PREFIX}{}", name.to_uppercase());
         if let Some(value) = std::env::var_os(&variable) {
             let value = value.to_string_lossy();
             options.set(name, &value).map_err(|e| e.context(format!("environment variable {variable}")))?;

@@ -129,6 +129,7 @@ fn wrong_variables_of_the_environment_are_named() -> TestResult {
     let place = Place::new()?;
     let cases = [
         ("DATAFUSION_GPU_PLACEMENT", "sometimes", "DATAFUSION_GPU_PLACEMENT"),
+        ("DATAFUSION_GPU_MERGE_GROUP", "17", "no option gpu.merge_group"),
         ("DATAFUSION_EXECUTION_BATCH_SIZE", "many", "datafusion.execution.batch_size"),
         ("RUST_LOG", "a=b=c", "RUST_LOG"),
     ];

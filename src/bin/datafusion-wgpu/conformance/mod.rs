@@ -114,6 +114,7 @@ pub async fn run(args: Args) -> Result<ExitCode> {
     if let Some(job) = &args.worker {
         return worker::run(job).await;
     }
+    let passes = passes(&args)?;
     let sources = Sources::find(&args)?;
     let files = sources.files(&args)?;
     if files.is_empty() {
@@ -125,7 +126,6 @@ pub async fn run(args: Args) -> Result<ExitCode> {
         }
         return Ok(ExitCode::SUCCESS);
     }
-    let passes = passes(&args)?;
     let skips = sources.skips.as_deref().map_or(Ok(Skips::default()), Skips::read)?;
     for path in [&args.json, &args.report].into_iter().flatten() {
         writable(path)?;

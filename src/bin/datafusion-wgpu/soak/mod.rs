@@ -28,7 +28,7 @@ use work::{Job, Known, Shared};
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
     /// How long it runs
-    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub seconds: u64,
     /// Queries that run at a time
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=4096))]
