@@ -60,7 +60,8 @@ impl<'a> Walk<'a> {
     /// Runs the query with a fault. Gives what came of it, and whether the fault was met: a dynamic filter may leave less to
     /// do than there was in the clean run.
     async fn broken(&mut self, step: Step, fault: &Fault) -> TestResult<(TestResult<Ran>, bool)> {
-        let generation = self.rig.generation();
+        // One that was lost at the very end of the last query has no context until somebody asks for one.
+        let generation = Some(self.rig.gpu.device.context()?.generation());
         self.rig.arm(step, fault.clone());
         let ran = self.rig.run(self.sql).await?;
         let met = self.rig.disarm(step);
