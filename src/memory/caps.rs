@@ -104,7 +104,7 @@ pub struct DeviceCaps {
     pub offset_alignment: u32,
     /// Workgroups in one dimension of a dispatch.
     pub max_workgroups_per_dimension: u32,
-    /// Invocations in a workgroup.
+    /// Invocations in a workgroup, that any kernel may have.
     pub max_workgroup_invocations: u32,
     /// Workgroup memory, in bytes.
     pub workgroup_bytes: u32,

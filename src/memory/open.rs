@@ -58,6 +58,8 @@ pub(crate) fn capabilities(adapter: &wgpu::Adapter) -> DeviceCaps {
     let software = kind == AdapterKind::Software;
     let llvmpipe =
         info.name.to_lowercase().contains("llvmpipe") || info.driver.to_lowercase().contains("llvmpipe");
+    // A Metal pipeline that needs many registers takes fewer than the device, and wgpu does not tell how many.
+    let most_invocations = if info.backend == wgpu::Backend::Metal { 256 } else { u32::MAX };
     DeviceCaps {
         backend: info.backend.to_string().to_lowercase(),
         driver: info.driver,
@@ -82,7 +84,8 @@ pub(crate) fn capabilities(adapter: &wgpu::Adapter) -> DeviceCaps {
         max_workgroups_per_dimension: limits.max_compute_workgroups_per_dimension,
         max_workgroup_invocations: limits
             .max_compute_invocations_per_workgroup
-            .min(limits.max_compute_workgroup_size_x),
+            .min(limits.max_compute_workgroup_size_x)
+            .min(most_invocations),
         workgroup_bytes: limits.max_compute_workgroup_storage_size,
         loop_budget: if llvmpipe { LLVMPIPE_LOOP_BUDGET } else { u32::MAX },
         reduce_workgroups: match kind {

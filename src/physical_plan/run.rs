@@ -30,7 +30,7 @@ use super::retry::is_admitted;
 #[derive(Debug, Clone, thiserror::Error)]
 pub(crate) enum FallbackReason {
     /// A live row met an arithmetic fault: the CPU decides between error and result.
-    #[error("an expression met a value that may raise; the CPU decides")]
+    #[error("an expression met a value that may raise, or that kernels leave to the CPU; the CPU decides")]
     ArithmeticFault,
     /// A parameter has no value: whether that is an error depends on whether the CPU asks for it.
     #[error("a constant or subquery could not be computed; the CPU decides")]

@@ -331,16 +331,15 @@ async fn broken(fault: Fault, step: usize) -> TestResult {
                 gpu.device.faults().order(choke, n, fault.clone());
                 gpu.ctx.register_table("t", table()?)?;
                 let what = format!("{fault:?} at {choke:?} {n} of {calls}, {scope}");
-                let done = tokio::time::timeout(Duration::from_secs(60), ran(&gpu, sql)).await;
-                let (plan, ran) =
-                    done.map_err(|_| format!("{what} hangs"))?.map_err(|error| format!("{what}: {error}"))?;
+                let ran = tokio::time::timeout(Duration::from_secs(60), gpu.run(sql)).await;
+                let ran =
+                    ran.map_err(|_| format!("{what} hangs"))?.map_err(|error| format!("{what}: {error}"))?;
                 let met = gpu.device.faults().pending(choke) == 0;
                 gpu.device.faults().clear();
                 gpu.ctx.deregister_table("t")?;
                 assert!(ran.rows == want, "{what}: {}", told(&ran));
                 let noted: usize = ran.fallbacks.iter().map(|(_, count)| count).sum();
-                let unmerged = counted(&plan, "piles_unmerged");
-                assert!(!met || noted + ran.retries + ran.splits + unmerged > 0, "{what}: {}", told(&ran));
+                assert!(!met || noted + ran.retries + ran.splits > 0, "{what}: {}", told(&ran));
                 assert_eq!(noted > 0, ran.cpu_batches > 0, "{what}: {}", told(&ran));
                 gpu.settled().await?;
             }

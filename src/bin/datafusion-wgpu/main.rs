@@ -11,7 +11,6 @@ mod fuzz;
 mod gpu;
 mod logging;
 mod output;
-#[cfg(feature = "harness")]
 mod panics;
 mod shell;
 mod signals;
@@ -95,6 +94,7 @@ fn quiet_mesa() {
 
 fn main() -> ExitCode {
     quiet_mesa();
+    panics::leave_out_known();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         // --help and --version, and the help of a command that lacks a subcommand.

@@ -14,6 +14,7 @@ use futures::stream::{self, StreamExt};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
+use crate::config::FallbackScope;
 use crate::error::{GpuError, GpuResult};
 use crate::kernels::group_by::{FetchedGroups, KeepRule, KeptGroups, merge_bytes, merge_groups, pile_groups};
 use crate::memory::batch::GpuBatch;
@@ -22,11 +23,12 @@ use crate::memory::launch::LaunchScope;
 use super::super::super::island::Stop;
 use super::super::super::replay::RowLocalChain;
 use super::super::super::retry::{Part, WorkInput, with_retry};
+use super::super::super::run::FallbackReason;
 use super::GroupOp;
 use super::finished::{Finished, HostGroups};
 use super::job::{Job, send};
 use super::keys::FixedKeys;
-use super::pile::{Entry, Input};
+use super::pile::Entry;
 
 /// Rows a group, on the average, up to which merging on the host is work worth saving: selections leave out many of the rows.
 const ROWS_A_GROUP: u64 = 32;
@@ -34,6 +36,8 @@ const ROWS_A_GROUP: u64 = 32;
 const GROUPS_AT_A_TIME: usize = 256 << 10;
 /// Read-backs under way at a time.
 const READS: usize = 4;
+/// Batches that are grouped again at a time.
+const REGROUPED: usize = 2;
 /// Rows of states that are sent at a time.
 const STATES_AT_A_TIME: usize = 64 << 10;
 
@@ -181,10 +185,7 @@ impl Job {
                 memory.shrink(memory.size() / 2);
                 Ok(Some((states, memory)))
             }
-            Err(error) => {
-                tracing::warn!(%error, "groups are found again, since their states could not be made");
-                Ok(None)
-            }
+            Err(error) => self.note(&error.into()).map(|()| None),
         }
     }
 
@@ -218,8 +219,13 @@ impl Job {
                 }
             }
         }
-        for Input { batch, chain, .. } in dropped.into_iter().chain(self.pile.take_dropped()) {
-            self.group_again(batch, &chain, &sender).await?;
+        let again = dropped.into_iter().chain(self.pile.take_dropped()).map(|input| {
+            let (job, sender) = (Arc::clone(&self), sender.clone());
+            async move { job.group_again(input.batch.clone(), &input.chain, &sender).await }
+        });
+        let mut again = stream::iter(again).buffer_unordered(REGROUPED);
+        while let Some(done) = again.next().await {
+            done?;
         }
         Ok(())
     }
@@ -280,7 +286,7 @@ impl Job {
         match merged {
             Ok(Some(merged)) => {
                 self.run.metrics.add("device_merges", 1);
-                self.run.metrics.add("merged_groups", groups);
+                self.run.metrics.add("merged_groups", merged.groups());
                 return Ok(Entry::new(merged, keys, inputs, true));
             }
             Ok(None)
@@ -290,14 +296,24 @@ impl Job {
                 | GpuError::AllocationRefused { .. }
                 | GpuError::Limit { .. },
             ) => self.run.metrics.add("piles_unmerged", 1),
-            // The host merges in its place, as it does without all this; the next merge would fail as well.
+            // The host merges in its place; the next merge would fail as well.
             Err(error) => {
-                tracing::warn!(%error, "groups could not be merged on the device");
+                self.note(&error.into())?;
                 self.run.metrics.add("piles_unmerged", 1);
                 self.pile.close();
             }
         }
         Ok(Entry::new(kept, keys, inputs, false))
+    }
+
+    /// Reports that the device could not do what was asked of it.
+    fn note(&self, reason: &FallbackReason) -> Result<(), Stop> {
+        if self.run.begin_replay() {
+            return Err(Stop::FallBack(reason.clone()));
+        }
+        self.run.fall_back(reason, FallbackScope::Batch)?;
+        self.run.metrics.cpu_batch();
+        Ok(())
     }
 
     /// All groups on the host, with memory for so many copies; `None` where they have to be found again.
@@ -330,11 +346,7 @@ impl Job {
                     | GpuError::OutOfDeviceMemory { .. }
                     | GpuError::AllocationRefused { .. },
                 ) => return Ok(None),
-                // What fails again when they are found again is reported there.
-                Err(error) => {
-                    tracing::warn!(%error, "groups are found again, since they could not be read");
-                    return Ok(None);
-                }
+                Err(error) => return self.note(&error.into()).map(|()| None),
             }
         }
         Ok(Some(HostGroups { parts, memory }))
