@@ -4,7 +4,7 @@
 //! that does not say all (LIMIT, keys that are not in the result, values that DataFusion rounds at each step) the CPU is asked for a *reference*: the
 //! query without LIMIT, with the hidden keys and the summands as further columns. Each row of an answer must be one of those that the reference has at its place.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -105,19 +105,23 @@ impl Answer {
 
     /// Whether a float among them is NaN.
     pub fn has_nan(&self) -> bool {
-        let columns = self.batches.iter().flat_map(RecordBatch::columns);
-        columns.into_iter().any(|column| match column.data_type() {
-            DataType::Float16 => column.as_primitive::<Float16Type>().iter().flatten().any(|v| v.is_nan()),
-            DataType::Float32 => column.as_primitive::<Float32Type>().iter().flatten().any(f32::is_nan),
-            DataType::Float64 => column.as_primitive::<Float64Type>().iter().flatten().any(f64::is_nan),
-            _ => false,
-        })
+        self.batches.iter().any(has_nan)
     }
 
     /// How many rows there are.
     pub fn rows(&self) -> usize {
         self.batches.iter().map(RecordBatch::num_rows).sum()
     }
+}
+
+/// Whether some float of a batch is NaN.
+pub fn has_nan(batch: &RecordBatch) -> bool {
+    batch.columns().iter().any(|column| match column.data_type() {
+        DataType::Float16 => column.as_primitive::<Float16Type>().iter().flatten().any(|v| v.is_nan()),
+        DataType::Float32 => column.as_primitive::<Float32Type>().iter().flatten().any(f32::is_nan),
+        DataType::Float64 => column.as_primitive::<Float64Type>().iter().flatten().any(f64::is_nan),
+        _ => false,
+    })
 }
 
 /// The CPU's answer, and its reference where one is needed and could be had.
@@ -239,6 +243,34 @@ pub fn pieced_together(spec: &Spec, answers: &[Wanted<'_>], got: &Answer, strict
         open.retain(|content| other.contains(content));
     }
     Ok(open.is_empty() && all.iter().any(|rows| rows.len() == got.len()))
+}
+
+/// Whether `got` has each row no less often than some answer, and no more often than another.
+///
+/// # Errors
+/// As [`compare`].
+pub fn within(spec: &Spec, answers: &[&Answer], got: &Answer) -> Result<bool> {
+    let columns = got.schema.fields().len();
+    if spec.limited || spec.hidden(columns) > 0 || spec.needs_reference(columns) {
+        return Ok(false);
+    }
+    let got = Rows::new(spec, got, columns)?;
+    let answers = answers.iter().map(|answer| Rows::new(spec, answer, columns));
+    let answers = answers.collect::<Result<Vec<_>>>()?;
+    let times = |rows: &Rows| {
+        let mut times: HashMap<Vec<u8>, usize> = HashMap::new();
+        rows.exact.iter().for_each(|row| *times.entry(row.clone()).or_default() += 1);
+        times
+    };
+    let (of_got, of_answers) = (times(&got), answers.iter().map(times).collect::<Vec<_>>());
+    let contents = of_answers.iter().flat_map(HashMap::keys).chain(of_got.keys());
+    let of = |times: &HashMap<Vec<u8>, usize>, row: &Vec<u8>| times.get(row).copied().unwrap_or(0);
+    Ok(got.disorder().is_none()
+        && contents.into_iter().all(|row| {
+            let often = of(&of_got, row);
+            let all = || of_answers.iter().map(|times| of(times, row));
+            all().min().is_some_and(|least| least <= often) && all().max().is_some_and(|most| often <= most)
+        }))
 }
 
 /// How two answers of the GPU differ in rounded columns, which must have the same bits; `None` if they don't, or if LIMIT leaves

@@ -178,6 +178,11 @@ impl Stored {
         every.flat_map(move |(at, rows)| (0..rows.num_rows()).map(move |row| self.with_one_row(at, row)))
     }
 
+    /// Whether some table has a NaN.
+    pub fn has_nan(&self) -> bool {
+        self.contents.iter().any(super::compare::has_nan)
+    }
+
     /// The dataset in memory, an empty table without any batch.
     pub fn without_empty_batches(&self) -> Result<Stored> {
         self.in_memory(self.contents.clone())

@@ -3,6 +3,8 @@
 //! Only what no run on the CPU gives is a failure: where the verdicts differ, the CPU is asked again under other batch
 //! sizes and partition counts, since errors and the order of rows depend on them.
 
+mod doubts;
+
 use std::time::Instant;
 
 use datafusion::error::Result;
@@ -68,9 +70,6 @@ const MORE_TIME: u32 = 5;
 
 /// How often the CPU is asked once more under the forced run's own sizes.
 const REPEATS: usize = 20;
-
-/// Rows that the CPU is asked about one by one, at most.
-const MOST_ROWS_ALONE: usize = 2_000;
 
 /// How often the CPU is asked again before a difference counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -217,7 +216,8 @@ impl<'a> Question<'a> {
             && (self.is_filters_doing(engine, options, run).await
                 || self.is_of_slices(engine, options, run).await
                 || self.is_of_empty_batches(engine, options, run).await
-                || self.is_of_another_partition(engine, run).await)
+                || self.is_of_another_partition(engine, run).await
+                || self.is_of_remainders(engine, options, run).await)
         {
             return leak_or(Judgement::Undetermined, run.gpu.leaked);
         }
@@ -228,66 +228,6 @@ impl<'a> Question<'a> {
             return leak_or(Judgement::Guarded, run.gpu.leaked);
         }
         Judgement::Wrong(difference.0, difference.1)
-    }
-
-    /// Whether a query with LIMIT is right once no operator narrows the scans below it: TopK's filter over several NaNs keeps what was
-    /// read first, on the CPU as well.
-    async fn is_filters_doing(&self, engine: &Engine, options: &RunOptions, run: &Run) -> bool {
-        let Verdict::Rows(got) = &run.verdict else { return false };
-        if !self.spec.limited || !got.has_nan() {
-            return false;
-        }
-        let options = options.clone().without_dynamic_filters();
-        let bare = engine.forced(self.stored, &self.sql, &options).await;
-        matches!(self.agreement(&self.oracle, &bare, &options), Judgement::Same)
-    }
-
-    /// Whether both sides raised for a value, and for the same one once batches on the device hold whole host batches: what the
-    /// CPU replays of a batch that was cut is a batch that it would not have seen, and which of several expressions of a batch raises
-    /// first depends on its rows.
-    async fn is_of_slices(&self, engine: &Engine, options: &RunOptions, run: &Run) -> bool {
-        let (Verdict::Error(want), Verdict::Error(got)) = (&self.oracle.verdict, &run.verdict) else {
-            return false;
-        };
-        let Some(whole) = options.with_whole_batches(self.stored.rows) else { return false };
-        if !is_of_a_value(want) || !is_of_a_value(got) {
-            return false;
-        }
-        let again = engine.forced(self.stored, &self.sql, &whole).await;
-        matches!(self.agreement(&self.oracle, &again, &whole), Judgement::Same | Judgement::SameError)
-    }
-
-    /// Whether the CPU raised for a batch without rows, as expressions without columns do, and gives the run's rows where there is none.
-    async fn is_of_empty_batches(&self, engine: &Engine, options: &RunOptions, run: &Run) -> bool {
-        let (Verdict::Error(_), Verdict::Rows(_)) = (&self.oracle.verdict, &run.verdict) else {
-            return false;
-        };
-        let Ok(stored) = self.stored.without_empty_batches() else { return false };
-        let oracle = self.ask_over(&stored, engine, &RunOptions::default().cpu(1, 8_192)).await;
-        matches!(self.agreement(&oracle, run, options), Judgement::Same)
-    }
-
-    /// Whether both sides raised for a value where several partitions or sides of a UNION run at once, and the CPU raises the run's
-    /// error when that value's row is alone in its table. The one that fails first is reported.
-    async fn is_of_another_partition(&self, engine: &Engine, run: &Run) -> bool {
-        let (Verdict::Error(want), Verdict::Error(got)) = (&self.oracle.verdict, &run.verdict) else {
-            return false;
-        };
-        if run.gpu.partitions <= 1 || !is_of_a_value(want) || !is_of_a_value(got) {
-            return false;
-        }
-        let one = RunOptions::default().cpu(1, 8_192);
-        let start = Instant::now();
-        for stored in self.stored.single_rows().take(MOST_ROWS_ALONE) {
-            let Ok(stored) = stored else { return false };
-            match engine.cpu(&stored, &self.sql, &one).await {
-                Verdict::Error(text) if same_error(&text, got) => return true,
-                Verdict::Hang => return false,
-                _ if start.elapsed() > engine.timeout() => return false,
-                _ => {}
-            }
-        }
-        false
     }
 
     /// Whether the run had the plan that DataFusion makes without this crate, to the letter: what it gave is DataFusion's

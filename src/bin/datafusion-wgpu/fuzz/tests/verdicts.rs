@@ -292,6 +292,18 @@ fn pieces_of_answers_keep_their_number_and_order() {
 }
 
 #[test]
+fn rows_between_those_of_other_answers() {
+    let spec = Spec::default();
+    let (few, many) = (rows_of(&[1, 2], &[7, 8]), rows_of(&[1, 1, 1, 2], &[7, 7, 7, 8]));
+    let within = |got: &Answer| compare::within(&spec, &[&few, &many], got).unwrap();
+    assert!(within(&rows_of(&[1, 2, 1], &[7, 8, 7])) && within(&few) && within(&many));
+    assert!(!within(&rows_of(&[1, 1, 1, 1, 2], &[7, 7, 7, 7, 8])), "more often than in any answer");
+    assert!(!within(&rows_of(&[1], &[7])) && !within(&rows_of(&[1, 2, 3], &[7, 8, 9])));
+    let limited = Spec { limited: true, ..Spec::default() };
+    assert!(!compare::within(&limited, &[&few, &many], &few).unwrap());
+}
+
+#[test]
 fn later_runs_have_the_same_bits() {
     let spec = spec(Tier::Rounded(Rounding::Sum));
     let repeated = |a: &[f64], b: &[f64]| {
