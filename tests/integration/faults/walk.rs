@@ -219,6 +219,8 @@ async fn forbidden_fallbacks() -> TestResult {
                 let what = format!("{fault:?} at {step:?}, {scope}, {}", operator.sql);
                 let (ran, met) =
                     walk.broken(step, &fault).await.map_err(|error| format!("{what}: {error}"))?;
+                // How many calls there are depends on which batches end first.
+                assert!(met || step.n > 1, "{what}: there was no such call");
                 match ran {
                     Ok(ran) => {
                         assert_eq!(ran.rows, walk.want, "{what}");
@@ -236,7 +238,8 @@ async fn forbidden_fallbacks() -> TestResult {
                 }
                 walk.rig.goes_on(&what).await?;
             }
-            assert!(refused > 4, "{refused} errors from {}", operator.sql);
+            // The first call of each choke point but allocation.
+            assert!(refused >= Choke::ALL.len() - 1, "{refused} errors from {}", operator.sql);
             walk.done().await?;
         }
     }
