@@ -1,5 +1,7 @@
 //! Launches of a grouping: tables, their growth, and the read-back.
 
+mod status;
+
 use std::sync::Arc;
 
 use tracing::Instrument;
@@ -14,16 +16,15 @@ use crate::kernels::select::{SCAN_BLOCK, SCAN_COST, scan_shader};
 use crate::kernels::shader::{ArgumentBlock, WORKGROUP, argument_block};
 use crate::memory::{BufferSlice, DeviceCaps, LaunchScope, Pipeline, download_timed};
 
-use super::accumulate::Fold;
 use super::attempt::{Attempt, Attempted, Surprise};
 use super::finish::{Accumulated, Regions, TILE, TILE_COST, count_shader, result_words};
-use super::float::read_limbs;
 use super::kept::{Grouped, Keep, Layout};
 use super::kernel::local_head;
 use super::ordered;
-use super::plan::{Kernel, Plan, status};
+use super::plan::{Kernel, Plan, status as bits};
 use super::strategy::{Direct, Local, Mode, Shared};
-use super::{FloatFlags, GroupBy, GroupHint, GroupResult, LimbRange, Strategy, SummedFloats};
+use super::{FloatFlags, GroupBy, GroupHint, GroupResult, Strategy};
+use status::{Status, read_status};
 
 /// Groups that a segment is taken to have when nothing is known.
 pub(super) const DEFAULT_GROUPS: usize = 1 << 15;
@@ -56,20 +57,12 @@ pub(super) struct Launch<'a> {
     gather: Arc<Pipeline>,
 }
 
-/// What a wait tells.
-struct Status {
-    word: u32,
-    groups: usize,
-    /// Limbs that sums of floats met, by number.
-    limbs: Vec<Option<LimbRange>>,
-}
-
 /// Buffers of one attempt.
 pub(super) struct Table {
     slots: u64,
     tiles: u32,
     records: BufferSlice,
-    /// Word 0: bits; word 1: groups; from [`status::LIMBS_AT`] on limbs of sums of floats.
+    /// Word 0: bits; word 1: groups; from [`bits::LIMBS_AT`] on limbs of sums of floats.
     status: BufferSlice,
     counts: BufferSlice,
     offsets: BufferSlice,
@@ -140,7 +133,7 @@ impl<'a> Launch<'a> {
     }
 
     fn status_bytes(&self) -> u64 {
-        4 * (status::LIMBS_AT + 2 * self.plan.sums.len()) as u64
+        4 * (bits::LIMBS_AT + 2 * self.plan.sums.len()) as u64
     }
 
     fn record_bytes(&self) -> u64 {
@@ -219,46 +212,6 @@ impl<'a> Launch<'a> {
         self.result(&status, bytes, cap as usize).map(|result| Attempt::Done(Grouped::Host(result)))
     }
 
-    /// What a status settles without a result.
-    fn early(&self, status: &Status) -> GpuResult<Option<Attempt>> {
-        if status.word & status::CONTENDED != 0 {
-            let limit = u64::from(self.bounds(true).1);
-            let what = "attempts to better a group's extreme value";
-            return Err(GpuError::Limit { what, need: limit + 1, limit, by_rows: true });
-        }
-        if status.word & status::FAULT != 0 {
-            return Ok(Some(Attempt::Done(Grouped::Host(GroupResult::empty(self.by, true)?))));
-        }
-        if status.word & status::OUTSIDE != 0 {
-            return Ok(Some(Attempt::Again(Surprise::Keys)));
-        }
-        if status.word & status::FULL != 0 {
-            return Ok(Some(Attempt::Full));
-        }
-        let words_for_special = self.plan.sums.is_empty() || self.has_special();
-        let held = self.plan.sums.iter().zip(&status.limbs).all(|(window, met)| window.holds_all(*met));
-        if held && (words_for_special || status.word & status::SPECIAL == 0) {
-            return Ok(None);
-        }
-        Ok(Some(Attempt::Again(Surprise::Floats { groups: status.groups, met: self.summed(status) })))
-    }
-
-    /// Whether records have words for NaN and infinities.
-    fn has_special(&self) -> bool {
-        let special = |fold: &Fold| matches!(fold, Fold::Float(float) if float.nan.is_some());
-        self.plan.accumulators.iter().any(|acc| special(&acc.fold))
-    }
-
-    /// What the floats were like that were summed.
-    fn summed(&self, status: &Status) -> SummedFloats {
-        let limbs =
-            self.plan.places.iter().map(|place| match self.plan.accumulators.get(place.value?)?.fold {
-                Fold::Float(float) => status.limbs.get(float.number).copied().flatten(),
-                _ => None,
-            });
-        SummedFloats { limbs: limbs.collect(), special: status.word & status::SPECIAL != 0 }
-    }
-
     fn result(&self, status: &Status, bytes: &[u8], cap: usize) -> GpuResult<GroupResult> {
         let mut regions = Regions::new(bytes, cap, status.groups);
         let keys = regions.keys(&self.plan.keys)?;
@@ -271,9 +224,9 @@ impl<'a> Launch<'a> {
             states: states.collect::<GpuResult<_>>()?,
             fault: false,
             floats: FloatFlags {
-                nan: status.word & status::NAN != 0,
-                negative_zero: status.word & status::NEGATIVE_ZERO != 0,
-                positive_zero: status.word & status::POSITIVE_ZERO != 0,
+                nan: status.word & bits::NAN != 0,
+                negative_zero: status.word & bits::NEGATIVE_ZERO != 0,
+                positive_zero: status.word & bits::POSITIVE_ZERO != 0,
             },
             sums: self.summed(status),
             strategy: self.strategy(),
@@ -489,13 +442,5 @@ impl<'a> Launch<'a> {
         }
         let slices = argument_slices(self.scope, &[arguments])?;
         slices.into_iter().next().ok_or_else(|| GpuError::Internal("an argument block is missing".to_owned()))
-    }
-}
-
-fn read_status(bytes: Option<&Vec<u8>>) -> GpuResult<Status> {
-    let words: Vec<u32> = bytes.map(|bytes| bytemuck::pod_collect_to_vec(bytes)).unwrap_or_default();
-    match words.as_slice() {
-        [word, groups, ..] => Ok(Status { word: *word, groups: *groups as usize, limbs: read_limbs(&words) }),
-        _ => Err(GpuError::Internal("the status was not read".to_owned())),
     }
 }

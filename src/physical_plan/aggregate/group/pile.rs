@@ -118,12 +118,19 @@ impl Pile {
         }
         // Those of a device that was lost are gone.
         let generation = kept.generation();
-        let lost = state.entries.extract_if(.., |entry| entry.kept.generation() != generation);
-        let lost: Vec<Input> = lost.flat_map(|entry| entry.inputs).collect();
-        state.dropped.extend(lost);
+        let lost: Vec<Entry> =
+            state.entries.extract_if(.., |entry| entry.kept.generation() != generation).collect();
+        let mut gone = vec![];
+        for Entry { kept, inputs, .. } in lost {
+            state.dropped.extend(inputs);
+            gone.push(kept);
+        }
         state.held += bytes;
         let input = Input { batch: batch.clone(), chain: Arc::new(chain.clone()), memory };
         state.entries.push(Entry::new(kept, keys, vec![input], true));
+        // Outside of the lock: buffers go back to their pool.
+        drop(state);
+        drop(gone);
         Ok(())
     }
 
